@@ -1,0 +1,264 @@
+/* deepinfer.h - the only public header of libdeepinfer.
+ *
+ * Contract
+ *   An engine is a loaded model. A request is one prompt and its samples. Requests go in with di_submit; what they
+ *   produce is pulled as events with di_request_next, in order, from any one thread a request.
+ *   A token's logits depend on the tokens before it, the weights and the numeric profile, and on nothing else
+ *   (docs/numerics.md). The seed that was used is always reported, so every answer can be made again.
+ *
+ * Ownership    The engine outlives its requests. A request handle is valid until di_request_free, which may be called
+ * at any time (it cancels first). Text in an event is borrowed until the next call on the same request. Threads Every
+ * function may be called from any thread; two threads must not use the same request at once, except di_request_cancel,
+ * which may come from anywhere (also from a signal handler). Errors       Functions return di_status and fill the
+ * caller's di_error (which may be NULL). Nothing exits or aborts. Strings      UTF-8. Lengths are in bytes; a length of
+ * DI_ZSTRING means "up to the terminating zero".
+ */
+#ifndef DEEPINFER_H
+#define DEEPINFER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DI_API           __attribute__((visibility("default")))
+#define DI_VERSION_MAJOR 0
+#define DI_VERSION_MINOR 1
+#define DI_VERSION_PATCH 0
+#define DI_ZSTRING       SIZE_MAX
+
+/* ---------------------------------------------------------------------------------------------------- errors */
+
+/* Kinds of failure. Name, text and HTTP status of each: src/base/status.c. */
+typedef enum di_status {
+    DI_OK = 0,
+    DI_ERR_INVALID_ARGUMENT, /* a parameter has a wrong type, range or name; `param` names it */
+    DI_ERR_USAGE,            /* the command line cannot be understood */
+    DI_ERR_CONFIG,           /* a configuration option is unknown or out of range */
+    DI_ERR_NOT_FOUND,        /* a file, model or name does not exist */
+    DI_ERR_IO,               /* reading or writing failed; the message holds the system's reason */
+    DI_ERR_FORMAT,           /* bytes do not follow their format (JSON, UTF-8, safetensors, tokenizer.json, ...) */
+    DI_ERR_CHECKPOINT,       /* the checkpoint does not hold what its config implies */
+    DI_ERR_UNSUPPORTED,      /* understood, but not available in this build or with this model */
+    DI_ERR_CONTEXT_LENGTH,   /* the prompt leaves no room in the context; the message holds both numbers */
+    DI_ERR_LIMIT,            /* a named limit of the configuration table was reached */
+    DI_ERR_QUEUE_FULL,       /* no room for another request now */
+    DI_ERR_CANCELLED,        /* cancelled by the caller */
+    DI_ERR_DEADLINE,         /* the request's deadline passed */
+    DI_ERR_MEMORY,           /* out of memory */
+    DI_ERR_NUMERIC,          /* NaN or infinity where a number is required */
+    DI_ERR_INTERNAL,         /* a fault of deepinfer itself */
+    DI_STATUS_COUNT
+} di_status;
+
+/* What went wrong, where, and what would be right. */
+typedef struct di_error {
+    di_status status;
+    char param[96];    /* the parameter, field, tensor or option at fault; "" if there is none */
+    char message[928]; /* one or more lines of plain English */
+} di_error;
+
+DI_API const char *di_status_name(di_status status); /* "invalid_argument" */
+DI_API const char *di_status_text(di_status status); /* "a parameter is not valid" */
+DI_API int di_status_http(di_status status);         /* 400 */
+
+/* Version of the library as a string, for instance "0.1.0". */
+DI_API const char *di_version(void);
+
+/* ---------------------------------------------------------------------------------------------------- engine */
+
+typedef struct di_engine di_engine;
+typedef struct di_request di_request;
+
+/* Options of an engine: name and value as text, names and ranges as in docs/configuration.md ("threads", "context",
+ * "cpu-isa", ...). Options not given come from the environment (DEEPINFER_*) and the defaults. */
+typedef struct di_option {
+    const char *name;
+    const char *value;
+} di_option;
+
+/* Opens the model in `model` (a folder in the official checkpoint layout; NULL: the embedded model). */
+DI_API di_status di_open(const char *model, const di_option *options, size_t option_count, di_engine **engine,
+                         di_error *error);
+
+/* Cancels all requests, waits for the engine's thread and frees everything. Request handles still held stay valid
+ * for di_request_free and return DI_ERR_CANCELLED otherwise. NULL is allowed. */
+DI_API void di_close(di_engine *engine);
+
+typedef struct di_model_info {
+    const char *path;
+    const char *architecture; /* "deepseek_v41" */
+    const char *isa;          /* "scalar", "avx2", "avx512" */
+    const char *fingerprint;  /* weights digest, numeric profile and build: 'system_fingerprint' */
+    const char *profile;      /* numeric profile, for instance "exact" */
+    uint32_t vocabulary;      /* logits per row */
+    uint32_t context;         /* positions a sequence may have */
+    uint32_t bos_token_id;    /* UINT32_MAX if there is none */
+    bool has_tokenizer;
+    bool thinking_default; /* the model's own default for --thinking model */
+} di_model_info;
+
+/* Borrowed, valid as long as the engine. */
+DI_API const di_model_info *di_engine_info(const di_engine *engine);
+
+/* Text to ids. Plain text never yields a control token unless `control` is true. *token_ids is malloc'ed. */
+DI_API di_status di_tokenize(di_engine *engine, const char *text, size_t length, bool control, int32_t **token_ids,
+                             size_t *count, di_error *error);
+/* Ids to bytes (added tokens verbatim). *text is malloc'ed and zero-terminated. */
+DI_API di_status di_detokenize(di_engine *engine, const int32_t *token_ids, size_t count, char **text, size_t *length,
+                               di_error *error);
+/* Frees what the library handed out as malloc'ed. */
+DI_API void di_free(void *memory);
+
+/* ------------------------------------------------------------------------------------------------- sampling */
+
+typedef struct di_logit_bias {
+    int32_t token_id;
+    float bias; /* -100 .. 100 */
+} di_logit_bias;
+
+/* Structured output, reserved: a request that sets schema_type is refused by name until grammars exist. */
+typedef struct di_so_args {
+    const char *schema_type; /* "json", "regex", "ebnf"; NULL = off */
+    const char *schema;
+    const int32_t *trigger_token_ids;
+    size_t trigger_token_count;
+    int32_t bound_token_id; /* -1 = none */
+} di_so_args;
+
+/* Always start from di_sampling_default. Arrays and strings are copied by di_submit. */
+typedef struct di_sampling {
+    float temperature;  /* 1; 0 = greedy; >= 0 */
+    float top_p;        /* 1; (0, 1] */
+    int32_t top_k;      /* 0 = off; -1 means the same */
+    float min_p;        /* 0; [0, 1] */
+    int64_t max_tokens; /* -1 = the room left in the context */
+    int64_t min_tokens; /* 0 */
+    const char *const *stop;
+    size_t stop_count;
+    const int32_t *stop_token_ids;
+    size_t stop_token_count;
+    bool ignore_eos;
+    int32_t n; /* 1; samples per prompt */
+    bool has_seed;
+    uint64_t seq_seed;        /* used if has_seed; drawn once per request otherwise and reported */
+    int32_t logprobs;         /* -1 = off, 0..1000: log-probability of the token and of the best N */
+    int32_t prompt_logprobs;  /* -1 = off, 0..1000 */
+    float repetition_penalty; /* 1; > 0 */
+    float presence_penalty;   /* 0; [-2, 2] */
+    float frequency_penalty;  /* 0; [-2, 2] */
+    const di_logit_bias *logit_bias;
+    size_t logit_bias_count;
+    const int32_t *golden_token_ids; /* forced ids by output index, -1 = sample */
+    size_t golden_token_count;
+    int64_t first_n_token_no_eos; /* 0 */
+    di_so_args so_args;
+    bool logits_hash; /* false; roll a 64-bit hash over the logits (docs/numerics.md) */
+} di_sampling;
+
+DI_API void di_sampling_default(di_sampling *sampling);
+
+/* ------------------------------------------------------------------------------------------------- requests */
+
+/* A prompt is a list of segments: ids are used as they are, text is plain text that cannot become a control token. */
+typedef struct di_segment {
+    const int32_t *token_ids; /* NULL for text */
+    size_t token_count;
+    const char *text;
+    size_t text_length; /* or DI_ZSTRING */
+} di_segment;
+
+typedef struct di_request_params {
+    const char *id; /* shown in logs and records; NULL = none */
+    const di_segment *segments;
+    size_t segment_count;
+    di_sampling sampling;
+    int32_t priority;    /* 0; higher goes first */
+    const char *tenant;  /* cache namespace and fair share; NULL = the common one */
+    int64_t deadline_ms; /* from now; 0 = none */
+    /* Stop strings are matched in text only while armed. With -1 they are armed from the start. */
+    int32_t stop_arm_token_id;    /* -1 = none; for instance </think> */
+    int32_t stop_disarm_token_id; /* -1 = none; for instance the DSML mark */
+} di_request_params;
+
+DI_API void di_request_params_default(di_request_params *params);
+
+typedef enum di_finish_reason {
+    DI_FINISH_NONE = 0,
+    DI_FINISH_STOP,   /* EOS, stop id or stop string */
+    DI_FINISH_LENGTH, /* max_tokens or the end of the context */
+    DI_FINISH_CANCELLED,
+    DI_FINISH_ERROR,
+} di_finish_reason;
+
+typedef struct di_logprob {
+    int32_t token_id;
+    float logprob;
+} di_logprob;
+
+typedef enum di_event_kind {
+    DI_EVENT_PROMPT = 1,   /* the prompt is known: usage.prompt_tokens and seed; prompt_logprobs come one event each */
+    DI_EVENT_PROMPT_TOKEN, /* one prompt token with its log-probabilities, only if prompt_logprobs was asked for */
+    DI_EVENT_TOKEN,        /* one token of one sample */
+    DI_EVENT_FINISH,       /* one sample ended */
+    DI_EVENT_DONE,         /* nothing follows; `status` tells whether the request as a whole failed */
+} di_event_kind;
+
+typedef struct di_usage {
+    uint64_t prompt_tokens, cached_tokens, completion_tokens, draft_tokens, accepted_draft_tokens;
+} di_usage;
+
+typedef struct di_timings {
+    double queue_ms, prefill_ms, first_token_ms, total_ms;
+} di_timings;
+
+typedef struct di_event {
+    di_event_kind kind;
+    int32_t sample;   /* index of the sample, 0 .. n-1 */
+    int64_t position; /* absolute position of the token */
+    int32_t token_id; /* -1 if none */
+    const char *text; /* text that became certain; complete UTF-8 characters only; never NULL */
+    size_t text_length;
+    float logprob;         /* of token_id, if asked for */
+    const di_logprob *top; /* best first, if asked for */
+    size_t top_count;
+    di_finish_reason finish_reason;
+    int32_t stop_token_id;   /* the id that ended the sample, -1 if none */
+    const char *stop_string; /* the string that ended the sample, NULL if none */
+    bool has_logits_hash;
+    uint64_t logits_hash; /* on FINISH */
+    uint64_t seed;        /* the seed that was used */
+    di_usage usage;       /* so far */
+    di_timings timings;   /* so far */
+    di_status status;     /* on DONE and on FINISH with DI_FINISH_ERROR */
+    di_error error;
+} di_event;
+
+/* Checks the parameters and queues the request. On failure *request is NULL and `error.param` names the parameter. */
+DI_API di_status di_submit(di_engine *engine, const di_request_params *params, di_request **request, di_error *error);
+
+/* Next event. timeout_ms < 0 waits for ever, 0 does not wait. Returns false when none came in time or after DONE. */
+DI_API bool di_request_next(di_request *request, int64_t timeout_ms, di_event *event);
+
+/* Ends the request at the next step boundary; its remaining events are FINISH (cancelled) and DONE. */
+DI_API void di_request_cancel(di_request *request);
+
+/* Cancels if need be and frees the handle. NULL is allowed. */
+DI_API void di_request_free(di_request *request);
+
+/* ---------------------------------------------------------------------------------------------------- scoring */
+
+/* Teacher-forced evaluation of `count` ids. For row i (0-based) `on_row` gets the row's logits (borrowed,
+ * [vocabulary] fp32) and returns false to stop early (DI_ERR_CANCELLED). Always runs the full model ("prefill off").
+ * *logits_hash (may be NULL) is the rolling hash over all rows. */
+typedef bool (*di_score_row)(void *arg, size_t row, const float *logits);
+DI_API di_status di_score(di_engine *engine, const int32_t *token_ids, size_t count, di_score_row on_row, void *arg,
+                          uint64_t *logits_hash, di_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,62 @@
+/* config_table.h - rows of the configuration table; included several times, see config.h.
+ * DI_CONFIG_ROW(ID, name, type, default, minimum, maximum, choices, seed variable, group, help) */
+#define I DI_CONFIG_TYPE_INT
+#define B DI_CONFIG_TYPE_BOOL
+#define Z DI_CONFIG_TYPE_SIZE
+#define F DI_CONFIG_TYPE_FLOAT
+#define C DI_CONFIG_TYPE_CHOICE
+#define S DI_CONFIG_TYPE_STRING
+/* clang-format off */
+DI_CONFIG_ROW(MODEL,          "model",          S, "",       0, 0, "", "", "common", "model folder; default: the embedded model")
+DI_CONFIG_ROW(CONFIG,         "config",         S, "",       0, 0, "", "", "common", "read options from this file")
+DI_CONFIG_ROW(ACCELERATOR,    "accelerator",    C, "cpu",    0, 0, "cpu|nvidia|ascend", "DEEPINFER_ACCELERATOR", "common", "device that computes")
+DI_CONFIG_ROW(THREADS,        "threads",        I, "0",      0, 1024, "", "", "common", "compute threads; 0 = one per usable core")
+DI_CONFIG_ROW(CPU_ISA,        "cpu-isa",        C, "auto",   0, 0, "scalar|avx2|avx512|auto", "", "common", "instruction set of the kernels; all give the same bits")
+DI_CONFIG_ROW(CONTEXT,        "context",        I, "0",      0, 1048576, "", "", "common", "positions per sequence; 0 = the model's maximum or what memory holds")
+DI_CONFIG_ROW(MAX_ROWS,       "max-rows",       I, "256",    1, 65536, "", "", "common", "rows of one step")
+DI_CONFIG_ROW(MAX_SEQS,       "max-seqs",       I, "64",     1, 4096, "", "", "common", "sequences in flight")
+DI_CONFIG_ROW(CHUNK,          "chunk",          I, "0",      0, 65536, "", "", "common", "prompt rows per step; 0 = as many as fit")
+DI_CONFIG_ROW(PREFILL,        "prefill",        C, "off",    0, 0, "off|compact", "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "common", "compact runs the decoder half on the end of a prompt only (another numeric profile)")
+DI_CONFIG_ROW(PREFILL_KEEP,   "prefill-keep",   I, "0",      0, 1048576, "", "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "common", "prompt positions that compact keeps; 0 = window + 12")
+DI_CONFIG_ROW(SPEC,           "spec",           C, "off",    0, 0, "auto|off|1..8", "", "common", "speculative decoding; only off in this version")
+DI_CONFIG_ROW(THINKING,       "thinking",       C, "model",  0, 0, "on|off|model", "", "common", "thinking mode; model = the model's own default")
+DI_CONFIG_ROW(EFFORT,         "effort",         S, "",       0, 0, "", "", "common", "reasoning effort: low, high, max or 1..100; default high")
+DI_CONFIG_ROW(GENERATION_CONFIG, "generation-config", C, "none", 0, 0, "none|model", "", "common", "take sampling defaults from the model's generation_config.json")
+DI_CONFIG_ROW(CACHE_RAM,      "cache-ram",      Z, "0",      0, 1e15, "", "", "common", "memory for the prefix cache")
+DI_CONFIG_ROW(CACHE_DIR,      "cache-dir",      S, "",       0, 0, "", "", "common", "folder of the disk cache; not in this version")
+DI_CONFIG_ROW(LOAD_FORMAT,    "load-format",    C, "auto",   0, 0, "auto|dummy", "", "common", "dummy = seeded made-up weights for any config")
+DI_CONFIG_ROW(SEED,           "seed",           S, "",       0, 0, "", "", "common", "seed of the noise, 0 .. 2^64-1; default: drawn once per request")
+DI_CONFIG_ROW(LOG_LEVEL,      "log-level",      C, "warn",   0, 0, "error|warn|info|debug", "", "common", "what goes to the log on stderr")
+DI_CONFIG_ROW(QUIET,          "quiet",          B, "off",    0, 0, "", "", "common", "no progress, notes or footer on stderr")
+DI_CONFIG_ROW(JSON,           "json",           B, "off",    0, 0, "", "", "input", "JSON lines in and out")
+DI_CONFIG_ROW(INPUT,          "input",          S, "",       0, 0, "", "", "input", "read from this file instead of standard input")
+DI_CONFIG_ROW(OUTPUT,         "output",         S, "",       0, 0, "", "", "generate", "append results to this file")
+DI_CONFIG_ROW(PROMPT,         "prompt",         S, "",       0, 0, "", "", "input", "the prompt itself")
+DI_CONFIG_ROW(TOKEN_IDS,      "token-ids",      S, "",       0, 0, "", "", "input", "the prompt as ids: 1,2,3")
+DI_CONFIG_ROW(UNORDERED,      "unordered",      B, "off",    0, 0, "", "", "input", "write results as they come")
+DI_CONFIG_ROW(CONCURRENCY,    "concurrency",    I, "0",      0, 4096, "", "", "generate", "requests in flight; 0 = as many as fit")
+DI_CONFIG_ROW(SYSTEM,         "system",         S, "",       0, 0, "", "", "chat", "system message")
+DI_CONFIG_ROW(TEMPERATURE,    "temperature",    F, "1",      0, 1e6, "", "", "sampling", "0 = greedy")
+DI_CONFIG_ROW(TOP_P,          "top-p",          F, "1",      0, 1, "", "", "sampling", "keep the smallest set of tokens with this probability")
+DI_CONFIG_ROW(TOP_K,          "top-k",          I, "0",      -1, 2147483647, "", "", "sampling", "keep the K best tokens; 0 or -1 = off")
+DI_CONFIG_ROW(MIN_P,          "min-p",          F, "0",      0, 1, "", "", "sampling", "drop tokens below this share of the best one's probability")
+DI_CONFIG_ROW(MAX_TOKENS,     "max-tokens",     I, "-1",     -1, 1048576, "", "", "sampling", "tokens to produce; -1 = the room left in the context")
+DI_CONFIG_ROW(STOP_TOKEN_IDS, "stop-token-ids", S, "",       0, 0, "", "", "sampling", "ids that end an answer: 1,2,3")
+DI_CONFIG_ROW(IGNORE_EOS,     "ignore-eos",     B, "off",    0, 0, "", "", "sampling", "go on after the end-of-sequence id")
+DI_CONFIG_ROW(LOGPROBS,       "logprobs",       I, "-1",     -1, 1000, "", "", "sampling", "log-probabilities of the token and the best N; -1 = off")
+DI_CONFIG_ROW(LOGITS_HASH,    "logits-hash",    B, "off",    0, 0, "", "", "sampling", "report the hash of the logits")
+DI_CONFIG_ROW(DECODE,         "decode",         B, "off",    0, 0, "", "", "tokenize", "ids to text")
+DI_CONFIG_ROW(CONTROL,        "control",        B, "off",    0, 0, "", "", "tokenize", "recognise added tokens in the text")
+DI_CONFIG_ROW(LOGITS,         "logits",         S, "",       0, 0, "", "", "score", "write float32 [tokens][vocabulary] to this .npy file")
+DI_CONFIG_ROW(TENSORS,        "tensors",        B, "off",    0, 0, "", "", "inspect", "list every tensor")
+DI_CONFIG_ROW(LIMIT_PROMPT_BYTES, "limit-prompt-bytes", Z, "64M", 1, 1e12, "", "", "limits", "bytes of one prompt")
+DI_CONFIG_ROW(LIMIT_LINE_BYTES,   "limit-line-bytes",   Z, "64M", 1, 1e12, "", "", "limits", "bytes of one JSON line")
+DI_CONFIG_ROW(LIMIT_QUEUE,        "max-queue",          I, "512", 1, 1048576, "", "", "limits", "requests waiting")
+DI_CONFIG_ROW(LIMIT_STOP_STRINGS, "limit-stop-strings", I, "16",  0, 1024, "", "", "limits", "stop strings of one request")
+/* clang-format on */
+#undef I
+#undef B
+#undef Z
+#undef F
+#undef C
+#undef S

@@ -1,0 +1,36 @@
+/* state.h - what one sequence remembers: pages and rolling block after the model's state layout, and its one
+ * serialised form.
+ *
+ * Serialised form (architecture idea 3): independent of ring capacity, page size, threads and instruction set.
+ *   header   "DISTATE1" | u32 version | u32 part count | u64 committed | u64 decoder_low | u64 weights digest
+ *            | profile [64] | u64 XXH64 of everything after the header
+ *   parts    in layout order, each: u64 bytes | payload
+ *     paged  floor(H / tokens_per_entry) entries, ascending
+ *     ring   `slots` entries for positions H - slots .. H-1; positions below max(0, low) are zero
+ *     open   slots entries, H mod tokens_per_entry of them valid, the rest zero
+ * All little-endian. Owner: the sequence. Engine thread only.
+ */
+#ifndef DI_CACHE_STATE_H
+#define DI_CACHE_STATE_H
+
+#include "base/text.h"
+#include "model/model.h"
+
+typedef struct di_state di_state;
+
+/* A fresh sequence for up to max_tokens positions (pages are taken as it grows). */
+di_status di_state_new(di_model *model, uint32_t max_tokens, di_state **state, di_error *error);
+void di_state_free(di_state *state);
+void di_state_reset(di_state *state); /* back to position 0; keeps the memory */
+
+/* Makes room for positions up to `tokens`. */
+di_status di_state_reserve(di_state *state, uint32_t tokens, di_error *error);
+/* The view to put into a di_step_entry, and to give to di_model_commit. */
+di_state_view *di_state_get_view(di_state *state);
+int32_t di_state_length(const di_state *state); /* committed positions */
+
+di_status di_state_serialise(const di_state *state, di_text *out, di_error *error);
+/* Refuses another profile, other weights, wrong sizes or checksums. The state's previous content is lost. */
+di_status di_state_restore(di_state *state, const char *bytes, size_t length, di_error *error);
+
+#endif
