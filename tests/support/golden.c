@@ -1,0 +1,2 @@
+/* golden.c - see golden.h. */
+#include "support/golden.h"
