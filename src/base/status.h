@@ -8,7 +8,7 @@
 
 #include "deepinfer.h"
 
-#define DI_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#define DI_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
 
 /* Fills *error (if not NULL) and returns `status`, so that callers write `return di_fail(...)`.
  * `param` may be NULL. A message that does not fit is cut at a character border and ends in "...". */
