@@ -1,0 +1,57 @@
+# The front door; CMake does the work (CMakePresets.json: release, debug, asan, tsan, clang, fuzz).
+#
+# make         build/release/deepinfer
+# make demo    install what is needed, build, answer one question with the embedded model
+# make check   install what is needed, build, run every test
+# make bench   speed of the kernels and of the embedded model, as JSON lines and a table
+# make fuzz    every fuzz target for FUZZ_SECONDS each (600)
+# make format  clang-format over the sources
+# make install copy to PREFIX (/usr/local), honours DESTDIR
+# make clean   remove build/
+
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+FUZZ_SECONDS ?= 600
+PREFIX ?= /usr/local
+RELEASE = build/release
+
+.PHONY: all demo check bench fuzz format install clean help
+.DEFAULT_GOAL = all
+
+all: $(RELEASE)/build.ninja
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet deepinfer libdeepinfer
+
+$(RELEASE)/build.ninja:
+	@command -v cmake >/dev/null && command -v ninja >/dev/null || \
+	    { echo "make: cmake or ninja is missing; scripts/setup installs all that is needed" >&2; exit 1; }
+	@cmake --preset release --log-level=WARNING >/dev/null
+
+demo:
+	@scripts/setup build
+	@$(MAKE) --no-print-directory all
+	@scripts/demo $(RELEASE)/deepinfer
+
+check:
+	@scripts/setup build
+	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet
+	@scripts/test $(RELEASE)
+
+bench: $(RELEASE)/build.ninja
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet benches
+	@scripts/bench $(RELEASE)
+
+fuzz:
+	@scripts/setup
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+format:
+	@scripts/format
+
+install: all
+	@cmake --install $(RELEASE) --prefix $(PREFIX)
+
+clean:
+	@rm -rf build
+
+help:
+	@sed -n 's/^# \(make\b.*\)/\1/p' Makefile
