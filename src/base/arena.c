@@ -1,0 +1,166 @@
+/* arena.c - see arena.h. A list of blocks, filled one after the other; reset goes back to the first. */
+#include "base/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef DI_POISON
+#define POISON(memory, size) memset(memory, 0xA5, size)
+#else
+#define POISON(memory, size) ((void)(memory), (void)(size))
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define ARENA_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ARENA_ASAN 1
+#endif
+#endif
+#ifdef ARENA_ASAN
+#include <sanitizer/asan_interface.h>
+/* Gap after each allocation, so that the sanitizer sees a write past its end. */
+#define RED_ZONE              16
+#define HIDE(memory, size)    ASAN_POISON_MEMORY_REGION(memory, size)
+#define UNCOVER(memory, size) ASAN_UNPOISON_MEMORY_REGION(memory, size)
+#else
+#define RED_ZONE              0
+#define HIDE(memory, size)    ((void)0)
+#define UNCOVER(memory, size) ((void)0)
+#endif
+
+enum { BLOCK_ALIGNMENT = 64, DEFAULT_ALIGNMENT = 16, DEFAULT_BLOCK = 64 * 1024 };
+
+typedef struct block {
+    struct block *next;
+    size_t capacity, used;
+    _Alignas(BLOCK_ALIGNMENT) unsigned char data[];
+} block;
+_Static_assert(sizeof(block) % BLOCK_ALIGNMENT == 0, "block data starts aligned");
+
+struct di_arena {
+    block *first, *current;
+    size_t block_size, bytes;
+};
+
+di_arena *di_arena_new(size_t block_size) {
+    di_arena *arena = calloc(1, sizeof *arena);
+    if (arena) arena->block_size = block_size ? block_size : DEFAULT_BLOCK;
+    return arena;
+}
+
+void di_arena_free(di_arena *arena) {
+    if (!arena) return;
+    for (block *b = arena->first; b;) {
+        block *next = b->next;
+        UNCOVER(b->data, b->capacity);
+        POISON(b->data, b->capacity);
+        free(b);
+        b = next;
+    }
+    free(arena);
+}
+
+void di_arena_reset(di_arena *arena) {
+    for (block *b = arena->first; b; b = b->next) {
+        UNCOVER(b->data, b->capacity);
+        POISON(b->data, b->capacity);
+        HIDE(b->data, b->capacity);
+        b->used = 0;
+    }
+    arena->current = arena->first;
+}
+
+static block *block_new(di_arena *arena, size_t size) {
+    size_t capacity = size > arena->block_size ? size : arena->block_size;
+    if (capacity > SIZE_MAX / 2) return NULL;
+    size_t bytes = sizeof(block) + capacity;
+    bytes = (bytes + BLOCK_ALIGNMENT - 1) & ~(size_t)(BLOCK_ALIGNMENT - 1);
+    block *b = aligned_alloc(BLOCK_ALIGNMENT, bytes);
+    if (!b) return NULL;
+    *b = (block){.capacity = bytes - sizeof(block)};
+    arena->bytes += bytes;
+    HIDE(b->data, b->capacity);
+    return b;
+}
+
+/* Space in the block, or NULL. The data begins at a multiple of 64, so offsets alone give the alignment. */
+static void *block_take(block *b, size_t size, size_t alignment) {
+    size_t start = (b->used + alignment - 1) & ~(alignment - 1);
+    if (start > b->capacity || b->capacity - start < size) return NULL;
+    size_t end = start + size;
+    size_t rest = b->capacity - end;
+    b->used = end + (rest > RED_ZONE ? RED_ZONE : rest);
+    UNCOVER(b->data + start, size);
+    POISON(b->data + start, size);
+    return b->data + start;
+}
+
+void *di_arena_alloc_aligned(di_arena *arena, size_t size, size_t alignment) {
+    if (alignment == 0 || alignment > BLOCK_ALIGNMENT || (alignment & (alignment - 1))) return NULL;
+    if (size == 0) size = 1; /* distinct addresses */
+    /* After a reset the blocks that follow are empty and may still hold it. */
+    for (block *b = arena->current; b; b = b->next) {
+        void *memory = block_take(b, size, alignment);
+        if (memory) {
+            arena->current = b;
+            return memory;
+        }
+    }
+    block *b = block_new(arena, size);
+    if (!b) return NULL;
+    if (arena->current && size < arena->block_size) {
+        b->next = arena->current->next;
+        arena->current->next = b;
+        arena->current = b;
+    } else {
+        /* A large block is full at once: it goes in front, where searches from the current block do not see it. */
+        b->next = arena->first;
+        arena->first = b;
+        if (!arena->current) arena->current = b;
+    }
+    return block_take(b, size, alignment);
+}
+
+void *di_arena_alloc(di_arena *arena, size_t size) {
+    return di_arena_alloc_aligned(arena, size, DEFAULT_ALIGNMENT);
+}
+
+void *di_arena_zalloc(di_arena *arena, size_t size) {
+    void *memory = di_arena_alloc(arena, size);
+    if (memory) memset(memory, 0, size);
+    return memory;
+}
+
+void *di_arena_array(di_arena *arena, size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) return NULL;
+    return di_arena_alloc(arena, bytes);
+}
+
+char *di_arena_copy(di_arena *arena, const char *text, size_t length) {
+    if (length == SIZE_MAX) return NULL;
+    char *copy = di_arena_alloc_aligned(arena, length + 1, 1);
+    if (!copy) return NULL;
+    if (length) memcpy(copy, text, length);
+    copy[length] = '\0';
+    return copy;
+}
+
+size_t di_arena_bytes(const di_arena *arena) {
+    return arena->bytes;
+}
+
+void *di_aligned_alloc(size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
+    if (bytes == 0) bytes = 1;
+    size_t rounded = (bytes + BLOCK_ALIGNMENT - 1) & ~(size_t)(BLOCK_ALIGNMENT - 1);
+    void *memory = aligned_alloc(BLOCK_ALIGNMENT, rounded);
+    if (memory) memset(memory, 0, rounded);
+    return memory;
+}
+
+void di_aligned_free(void *memory) {
+    free(memory);
+}

@@ -1,0 +1,248 @@
+/* pool.c - the thread pool; see pool.h.
+ *
+ * One run is published as (work, arg, tiles), then `remaining` = tiles, then `generation` + 1. A thread claims a tile
+ * by taking 1 from `remaining`; only a positive old value is a claim. The run's description is read after a claim and
+ * before the tile is counted in `done`: while a claimed tile is not counted the run cannot end, so the description
+ * cannot change. A worker that wakes late finds nothing to claim, or claims from the run that is current by then;
+ * either is right.
+ *
+ * Waiting is spinning for a few microseconds and then a futex. A thread that blocks leaves its core to whoever else
+ * wants it, which with a busy neighbour is often the very worker that is waited for.
+ */
+#include "base/pool.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    MAX_THREADS = 1024,
+    WORKER_SPIN_NS = 50000, /* bridges the gap between two runs of a step */
+    CALLER_SPIN_NS = 20000, /* the rest of a tile on a core that was not lost */
+    PAUSES_PER_LOOK = 16,
+    /* A worker offers its core this often, while it holds no tile: a neighbour that waits for the core then takes it
+     * here and not in the middle of a tile, where everybody would wait for the worker to come back. */
+    YIELD_NS = 1000000,
+};
+
+typedef struct worker {
+    di_pool *pool;
+    pthread_t thread;
+    int index; /* 1 .. threads-1; 0 is the calling thread */
+    int64_t last_yield_ns;
+} worker;
+
+struct di_pool {
+    /* Written by the caller between runs. */
+    di_pool_tile work;
+    void *arg;
+    size_t tiles;
+    int threads, running; /* running: worker threads that exist */
+    int64_t worker_spin_ns, caller_spin_ns;
+    worker *workers; /* [threads - 1] */
+    _Alignas(64) _Atomic int64_t remaining;
+    _Alignas(64) _Atomic uint32_t generation; /* futex: workers sleep on it */
+    _Atomic int sleeping;
+    _Atomic bool stop;
+    _Alignas(64) _Atomic size_t done;
+    _Atomic uint32_t caller_sleeps; /* futex: the caller sleeps on it while it is 1 */
+    _Atomic uint32_t started;       /* futex: workers that have checked their float mode */
+    _Atomic bool float_mode_bad;
+};
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int count) {
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+static void spin_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* ------------------------------------------------------------------------------------------------------- tiles */
+
+/* Works until no tile is left to claim. */
+static void work_tiles(di_pool *pool, int index) {
+    size_t finished = 0, tiles = 0;
+    for (;;) {
+        if (atomic_load_explicit(&pool->remaining, memory_order_relaxed) <= 0) break;
+        int64_t left = atomic_fetch_sub_explicit(&pool->remaining, 1, memory_order_acquire);
+        if (left <= 0) break;
+        if (finished == 0) tiles = pool->tiles;
+        pool->work(pool->arg, tiles - (size_t)left, index);
+        finished++;
+    }
+    if (finished == 0) return;
+    /* From here on a new run may begin: only atomics may be touched. */
+    bool last = atomic_fetch_add(&pool->done, finished) + finished == tiles;
+    if (last && index != 0 && atomic_exchange(&pool->caller_sleeps, 0) == 1) futex_wake(&pool->caller_sleeps, 1);
+}
+
+/* ----------------------------------------------------------------------------------------------------- workers */
+
+/* Returns the generation that follows `seen`. */
+static uint32_t wait_for_run(di_pool *pool, uint32_t seen) {
+    int64_t until = 0;
+    for (;;) {
+        for (int i = 0; i < PAUSES_PER_LOOK; i++) {
+            uint32_t generation = atomic_load_explicit(&pool->generation, memory_order_acquire);
+            if (generation != seen) return generation;
+            spin_pause();
+        }
+        int64_t now = di_now_ns();
+        if (until == 0) until = now + pool->worker_spin_ns;
+        if (now >= until) break;
+    }
+    atomic_fetch_add(&pool->sleeping, 1);
+    uint32_t generation;
+    while ((generation = atomic_load(&pool->generation)) == seen) futex_wait(&pool->generation, seen);
+    atomic_fetch_sub(&pool->sleeping, 1);
+    return generation;
+}
+
+static void *worker_main(void *argument) {
+    worker *self = argument;
+    di_pool *pool = self->pool;
+    char name[16];
+    snprintf(name, sizeof name, "di-worker-%d", self->index);
+    pthread_setname_np(pthread_self(), name);
+    if (!di_float_mode_ok()) atomic_store(&pool->float_mode_bad, true);
+    atomic_fetch_add(&pool->started, 1);
+    futex_wake(&pool->started, 1);
+    uint32_t seen = 0;
+    self->last_yield_ns = di_now_ns();
+    for (;;) {
+        seen = wait_for_run(pool, seen);
+        if (atomic_load(&pool->stop)) return NULL;
+        work_tiles(pool, self->index);
+        int64_t now = di_now_ns();
+        if (now - self->last_yield_ns > YIELD_NS) {
+            sched_yield();
+            self->last_yield_ns = now;
+        }
+    }
+}
+
+static di_status start_workers(di_pool *pool, di_error *error) {
+    /* Signals go to the threads of the program, never to workers. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = 0;
+    for (int i = 0; i < pool->threads - 1 && failure == 0; i++) {
+        pool->workers[i] = (worker){.pool = pool, .index = i + 1};
+        failure = pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]);
+        if (failure == 0) pool->running++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    uint32_t started;
+    while ((started = atomic_load(&pool->started)) < (uint32_t)pool->running) futex_wait(&pool->started, started);
+    if (failure) {
+        return di_fail_errno(error, DI_ERR_MEMORY, "threads", failure, "cannot start thread %d of %d",
+                             pool->running + 2, pool->threads);
+    }
+    if (atomic_load(&pool->float_mode_bad)) {
+        return di_fail(error, DI_ERR_INTERNAL, NULL,
+                       "a thread does not round to nearest or flushes subnormal numbers to zero");
+    }
+    return DI_OK;
+}
+
+/* -------------------------------------------------------------------------------------------------- life cycle */
+
+di_status di_pool_new(int threads, di_pool **out, di_error *error) {
+    *out = NULL;
+    if (threads < 1 || threads > MAX_THREADS) {
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "threads", "threads is %d; it must be 1 .. %d", threads,
+                       MAX_THREADS);
+    }
+    di_pool *pool = aligned_alloc(64, (sizeof *pool + 63) / 64 * 64);
+    worker *workers = calloc((size_t)threads, sizeof *workers);
+    if (!pool || !workers) {
+        free(pool);
+        free(workers);
+        return di_fail(error, DI_ERR_MEMORY, "threads", "out of memory for %d threads", threads);
+    }
+    *pool = (di_pool){.threads = threads, .workers = workers};
+    /* With more threads than cores a spinning thread keeps the core from one that has work. */
+    if (threads <= di_usable_cores()) {
+        pool->worker_spin_ns = WORKER_SPIN_NS;
+        pool->caller_spin_ns = CALLER_SPIN_NS;
+    }
+    di_status status = start_workers(pool, error);
+    if (status != DI_OK) {
+        di_pool_free(pool);
+        return status;
+    }
+    *out = pool;
+    return DI_OK;
+}
+
+void di_pool_free(di_pool *pool) {
+    if (!pool) return;
+    atomic_store(&pool->stop, true);
+    atomic_fetch_add(&pool->generation, 1);
+    futex_wake(&pool->generation, INT_MAX);
+    for (int i = 0; i < pool->running; i++) pthread_join(pool->workers[i].thread, NULL);
+    free(pool->workers);
+    free(pool);
+}
+
+int di_pool_threads(const di_pool *pool) {
+    return pool->threads;
+}
+
+/* --------------------------------------------------------------------------------------------------------- run */
+
+static void wait_for_tiles(di_pool *pool, size_t tiles) {
+    int64_t until = 0;
+    for (;;) {
+        for (int i = 0; i < PAUSES_PER_LOOK; i++) {
+            if (atomic_load_explicit(&pool->done, memory_order_acquire) == tiles) return;
+            spin_pause();
+        }
+        int64_t now = di_now_ns();
+        if (until == 0) until = now + pool->caller_spin_ns;
+        if (now >= until) break;
+    }
+    for (;;) {
+        atomic_store(&pool->caller_sleeps, 1);
+        if (atomic_load(&pool->done) == tiles) break;
+        futex_wait(&pool->caller_sleeps, 1);
+    }
+    atomic_store(&pool->caller_sleeps, 0);
+}
+
+void di_pool_run(di_pool *pool, size_t tiles, di_pool_tile work, void *arg) {
+    if (tiles <= 1 || pool->threads == 1) {
+        for (size_t tile = 0; tile < tiles; tile++) work(arg, tile, 0);
+        return;
+    }
+    pool->work = work;
+    pool->arg = arg;
+    pool->tiles = tiles;
+    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->remaining, (int64_t)tiles, memory_order_release);
+    atomic_fetch_add(&pool->generation, 1);
+    int sleeping = atomic_load(&pool->sleeping);
+    if (sleeping > 0) futex_wake(&pool->generation, tiles - 1 < (size_t)sleeping ? (int)(tiles - 1) : sleeping);
+    work_tiles(pool, 0);
+    wait_for_tiles(pool, tiles);
+}
