@@ -11,15 +11,18 @@
 #ifndef DI_CHECKPOINT_CHECKPOINT_H
 #define DI_CHECKPOINT_CHECKPOINT_H
 
+#include "base/pool.h"
 #include "base/text.h"
 #include "checkpoint/model_config.h"
 #include "tensor/tensor.h"
 
 typedef struct di_checkpoint di_checkpoint;
 
+/* Only a folder, index or allocation failure makes open fail; faults of single shards and tensors are kept and reported
+ * by di_checkpoint_verify together with everything else. A tensor whose entry is faulty is never found. */
 typedef struct di_checkpoint_options {
-    bool headers_only;     /* inspect: shards whose data is cut off are accepted; missing data is reported by
-                              di_checkpoint_missing_data */
+    bool headers_only;     /* inspect: shards whose data is cut off are accepted, their tensors have data == NULL;
+                              missing data is reported by di_checkpoint_missing_data */
     uint64_t header_limit; /* bytes of one header; 0 = 256 MiB */
 } di_checkpoint_options;
 
@@ -27,7 +30,7 @@ di_status di_checkpoint_open(const char *folder, const di_checkpoint_options *op
                              di_error *error);
 void di_checkpoint_close(di_checkpoint *checkpoint);
 
-/* Parsing of one header alone (fuzzing): calls nothing on disk. */
+/* Parsing of one header alone (fuzzing): calls nothing on disk. `bytes` is the start of a shard, length included. */
 di_status di_safetensors_check_header(const char *shard, const uint8_t *bytes, size_t length, uint64_t file_bytes,
                                       di_error *error);
 
@@ -43,6 +46,13 @@ uint64_t di_checkpoint_digest(const di_checkpoint *checkpoint);
 uint64_t di_checkpoint_missing_data(const di_checkpoint *checkpoint, di_text *out);
 
 di_status di_checkpoint_verify(const di_checkpoint *checkpoint, const di_model_config *config, di_error *error);
+/* The same faults, all of them, one a line (an error message is bounded). Returns their number; fewer lines than that
+ * in *out mean that memory ran out. */
+size_t di_checkpoint_faults(const di_checkpoint *checkpoint, const di_model_config *config, di_text *out);
+
+/* Looks for values that are no numbers: E8M0 255, E4M3 0x7f and 0xff, BF16 and F32 infinities and NaN. Reads all data
+ * except Engram tables (hundreds of GB, checked row by row when they are used). Names the first tensor and offset. */
+di_status di_checkpoint_scan(const di_checkpoint *checkpoint, di_pool *pool, di_error *error);
 
 /* Every tensor that a config implies, in checkpoint order of spec/model-moe-engram-checkpoint.md 3.5. part:
  * "attention", "compressor_indexer", "experts", "shared_experts", "gate", "mhc", "norms", "embed", "head", "engram",

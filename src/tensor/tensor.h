@@ -34,4 +34,8 @@ typedef struct di_tensor {
     uint64_t bytes;
 } di_tensor;
 
+/* Offset in bytes of the first element that is no finite number (E8M0 255, E4M3 NaN, BF16, F16 or F32 infinity or NaN);
+ * `bytes` if there is none. Integer types have none. */
+uint64_t di_tensor_first_nonfinite(const di_tensor *tensor);
+
 #endif
