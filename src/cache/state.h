@@ -2,12 +2,13 @@
  * serialised form.
  *
  * Serialised form (architecture idea 3): independent of ring capacity, page size, threads and instruction set.
- *   header   "DISTATE1" | u32 version | u32 part count | u64 committed | u64 decoder_low | u64 weights digest
- *            | profile [64] | u64 XXH64 of everything after the header
- *   parts    in layout order, each: u64 bytes | payload
+ *   header 144 bytes
+ *     0 "DISTATE1" | 8 u32 version | 12 u32 part count | 16 u64 committed | 24 u64 decoder_low | 32 u64 weights digest
+ *     | 40 profile [64] | 104 u64 body bytes | 112 u64 XXH64 of the body | 120 zero [24]
+ *   body: parts in layout order, each u64 bytes | payload
  *     paged  floor(H / tokens_per_entry) entries, ascending
  *     ring   `slots` entries for positions H - slots .. H-1; positions below max(0, low) are zero
- *     open   slots entries, H mod tokens_per_entry of them valid, the rest zero
+ *     open   `slots` entries, H mod tokens_per_entry of them valid, the rest zero
  * All little-endian. Owner: the sequence. Engine thread only.
  */
 #ifndef DI_CACHE_STATE_H

@@ -1,0 +1,231 @@
+/* state.c - pages and rolling block of one sequence, and the serialised form drawn in state.h. */
+#include "cache/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+struct di_state {
+    di_model *model;
+    di_state_view view;
+    di_block *rolling;
+    di_buffer *pages; /* [max_pages], page_count of them allocated */
+    uint32_t page_count, max_pages;
+};
+
+/* 144 bytes, little-endian: | magic 8 | version u32 | parts u32 | committed u64 | decoder_low u64 | digest u64
+ * | profile 64 | body bytes u64 | checksum u64 of the body | reserved 24 | */
+enum { VERSION = 1, HEADER_BYTES = 144, PROFILE_AT = 40, BODY_BYTES_AT = 104, CHECKSUM_AT = 112 };
+static const char MAGIC[8] = {'D', 'I', 'S', 'T', 'A', 'T', 'E', '1'};
+
+static di_backend *backend_of(const di_state *state) {
+    return di_model_backend(state->model);
+}
+
+/* ---------------------------------------------------------------- life */
+
+di_status di_state_new(di_model *model, uint32_t max_tokens, di_state **state, di_error *error) {
+    *state = NULL;
+    const di_state_layout *layout = di_model_layout(model);
+    di_state *s = calloc(1, sizeof *s);
+    if (!s) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot make a sequence");
+    s->model = model;
+    s->max_pages = (max_tokens + layout->page_tokens - 1) / layout->page_tokens;
+    s->pages = calloc(s->max_pages ? s->max_pages : 1, sizeof *s->pages);
+    di_status status = DI_OK;
+    if (!s->pages) status = di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot make a sequence");
+    di_backend *backend = backend_of(s);
+    if (!status) status = backend->ops->allocate(backend, layout->rolling_bytes, &s->rolling, error);
+    if (status) {
+        di_state_free(s);
+        return status;
+    }
+    s->view.rolling = (di_buffer){s->rolling, 0};
+    s->view.pages = s->pages;
+    *state = s;
+    return DI_OK;
+}
+
+void di_state_free(di_state *state) {
+    if (!state) return;
+    di_backend *backend = backend_of(state);
+    for (uint32_t i = 0; i < state->page_count; i++) backend->ops->release(backend, state->pages[i].block);
+    backend->ops->release(backend, state->rolling);
+    free(state->pages);
+    free(state);
+}
+
+void di_state_reset(di_state *state) {
+    state->view.committed = 0;
+    state->view.decoder_low = 0;
+}
+
+di_status di_state_reserve(di_state *state, uint32_t tokens, di_error *error) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    di_backend *backend = backend_of(state);
+    uint32_t wanted = tokens / layout->page_tokens + (tokens % layout->page_tokens != 0);
+    if (wanted > state->max_pages)
+        return di_fail(error, DI_ERR_CONTEXT_LENGTH, "context", "%u positions do not fit a sequence of at most %u",
+                       tokens, state->max_pages * layout->page_tokens);
+    while (state->page_count < wanted) {
+        di_block *block = NULL;
+        di_status status = backend->ops->allocate(backend, layout->page_bytes, &block, error);
+        if (status) return status;
+        state->pages[state->page_count++] = (di_buffer){block, 0};
+        state->view.page_count = state->page_count;
+    }
+    return DI_OK;
+}
+
+di_state_view *di_state_get_view(di_state *state) {
+    return &state->view;
+}
+int32_t di_state_length(const di_state *state) {
+    return state->view.committed;
+}
+
+/* ---------------------------------------------------------------- serialised form */
+
+static uint64_t entries_of(const di_state_part *part, int32_t length) {
+    return part->kind == DI_PART_PAGED ? (uint64_t)length / part->tokens_per_entry : part->slots;
+}
+
+/* Where serialised entry `i` of a part lives; false when it must be zero. */
+static bool locate(const di_state *state, const di_state_part *part, uint64_t i, di_buffer *at) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    int32_t length = state->view.committed, low = part->decoder ? state->view.decoder_low : 0;
+    uint64_t slot = i;
+    if (part->kind == DI_PART_PAGED) {
+        uint64_t position = i * part->tokens_per_entry, page = position / layout->page_tokens;
+        slot = position % layout->page_tokens / part->tokens_per_entry;
+        *at = di_buffer_at(state->pages[page], part->offset + slot * part->entry_bytes);
+        return true;
+    }
+    if (part->kind == DI_PART_RING) {
+        int64_t position = (int64_t)length - part->slots + (int64_t)i;
+        if (position < low || position < 0) return false;
+        slot = (uint64_t)position % part->slots;
+    } else if (i >= (uint64_t)length % part->tokens_per_entry) {
+        return false;
+    }
+    *at = di_buffer_at(state->view.rolling, part->offset + slot * part->entry_bytes);
+    return true;
+}
+
+static void put_u32(char *to, uint32_t value) {
+    for (int i = 0; i < 4; i++) to[i] = (char)(value >> 8 * i);
+}
+
+static void put_u64(char *to, uint64_t value) {
+    for (int i = 0; i < 8; i++) to[i] = (char)(value >> 8 * i);
+}
+
+static uint64_t get_u64(const char *from) {
+    uint64_t value = 0;
+    for (int i = 7; i >= 0; i--) value = value << 8 | (uint8_t)from[i];
+    return value;
+}
+
+static void write_header(const di_state *state, const char *body, size_t body_bytes, char header[HEADER_BYTES]) {
+    memset(header, 0, HEADER_BYTES);
+    memcpy(header, MAGIC, sizeof MAGIC);
+    put_u32(header + 8, VERSION);
+    put_u32(header + 12, di_model_layout(state->model)->part_count);
+    put_u64(header + 16, (uint64_t)state->view.committed);
+    put_u64(header + 24, (uint64_t)state->view.decoder_low);
+    put_u64(header + 32, di_model_digest(state->model));
+    strncpy(header + PROFILE_AT, di_model_profile(state->model), 63);
+    put_u64(header + BODY_BYTES_AT, body_bytes);
+    put_u64(header + CHECKSUM_AT, XXH64(body, body_bytes, 0));
+}
+
+static void write_part(const di_state *state, const di_state_part *part, di_text *out) {
+    di_backend *backend = backend_of(state);
+    uint64_t entries = entries_of(part, state->view.committed), bytes = entries * part->entry_bytes;
+    char size[8];
+    put_u64(size, bytes);
+    di_text_append(out, size, sizeof size);
+    size_t at = out->length;
+    for (uint64_t i = 0; i < entries && !out->failed; i++) {
+        /* Room first, so that the device writes straight into the text. */
+        static const char zero[64];
+        for (uint64_t left = part->entry_bytes; left;) {
+            size_t piece = left < sizeof zero ? (size_t)left : sizeof zero;
+            di_text_append(out, zero, piece);
+            left -= piece;
+        }
+        di_buffer from;
+        if (!out->failed && locate(state, part, i, &from))
+            backend->ops->read(backend, out->data + at + i * part->entry_bytes, from, part->entry_bytes);
+    }
+}
+
+di_status di_state_serialise(const di_state *state, di_text *out, di_error *error) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    char header[HEADER_BYTES] = {0};
+    size_t start = out->length;
+    di_text_append(out, header, sizeof header);
+    for (uint32_t i = 0; i < layout->part_count; i++) write_part(state, &layout->parts[i], out);
+    if (out->failed) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot serialise a sequence");
+    size_t body = start + HEADER_BYTES;
+    write_header(state, out->data + body, out->length - body, header);
+    memcpy(out->data + start, header, sizeof header);
+    return DI_OK;
+}
+
+static di_status refuse(di_error *error, const char *field, const char *why) {
+    return di_fail(error, DI_ERR_FORMAT, field, "state object: %s: %s", field, why);
+}
+
+static di_status check_header(const di_state *state, const char *bytes, size_t length, di_error *error) {
+    if (length < HEADER_BYTES || memcmp(bytes, MAGIC, sizeof MAGIC) != 0)
+        return refuse(error, "magic", "these bytes are not a state object");
+    if (bytes[8] != VERSION || bytes[9] || bytes[10] || bytes[11])
+        return refuse(error, "version", "made by another version of deepinfer");
+    char expected[HEADER_BYTES];
+    write_header(state, "", 0, expected);
+    if (memcmp(bytes + PROFILE_AT, expected + PROFILE_AT, 64) != 0)
+        return refuse(error, "profile", "made with another numeric profile");
+    if (memcmp(bytes + 32, expected + 32, 8) != 0) return refuse(error, "digest", "made with other weights");
+    if (memcmp(bytes + 12, expected + 12, 4) != 0) return refuse(error, "parts", "made for another state layout");
+    if (get_u64(bytes + BODY_BYTES_AT) != length - HEADER_BYTES)
+        return refuse(error, "length", "the object is cut off or has bytes behind it");
+    if (get_u64(bytes + CHECKSUM_AT) != XXH64(bytes + HEADER_BYTES, length - HEADER_BYTES, 0))
+        return refuse(error, "checksum", "the bytes were changed");
+    uint64_t committed = get_u64(bytes + 16), low = get_u64(bytes + 24);
+    if (committed > INT32_MAX || low > committed) return refuse(error, "committed", "not a possible length");
+    return DI_OK;
+}
+
+static di_status read_parts(di_state *state, const char *bytes, size_t length, di_error *error) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    di_backend *backend = backend_of(state);
+    size_t at = HEADER_BYTES;
+    for (uint32_t p = 0; p < layout->part_count; p++) {
+        const di_state_part *part = &layout->parts[p];
+        uint64_t entries = entries_of(part, state->view.committed), size = entries * part->entry_bytes;
+        if (length - at < 8 || get_u64(bytes + at) != size || length - at - 8 < size)
+            return refuse(error, part->name, "wrong size");
+        at += 8;
+        for (uint64_t i = 0; i < entries; i++) {
+            di_buffer to;
+            if (locate(state, part, i, &to))
+                backend->ops->write(backend, to, bytes + at + i * part->entry_bytes, part->entry_bytes);
+        }
+        at += size;
+    }
+    return at == length ? DI_OK : refuse(error, "length", "bytes behind the last part");
+}
+
+di_status di_state_restore(di_state *state, const char *bytes, size_t length, di_error *error) {
+    di_status status = check_header(state, bytes, length, error);
+    if (status) return status;
+    uint64_t committed = get_u64(bytes + 16);
+    status = di_state_reserve(state, (uint32_t)committed, error);
+    if (status) return status;
+    state->view.committed = (int32_t)committed;
+    state->view.decoder_low = (int32_t)get_u64(bytes + 24);
+    status = read_parts(state, bytes, length, error);
+    if (status) di_state_reset(state);
+    return status;
+}

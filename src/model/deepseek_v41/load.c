@@ -1,0 +1,130 @@
+/* load.c - weights by their names in the checkpoint (spec model-moe-engram-checkpoint.md 3.5). */
+#include "model/deepseek_v41/v41.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct loader {
+    v41_model *m;
+    const di_checkpoint *checkpoint;
+    di_error *error;
+    di_status status;
+} loader;
+
+static void remember(loader *l, di_weight *weight) {
+    v41_model *m = l->m;
+    if (m->owned_count == m->owned_capacity) {
+        size_t capacity = m->owned_capacity ? 2 * m->owned_capacity : 256;
+        di_weight **grown = realloc(m->owned, capacity * sizeof *grown);
+        if (!grown) {
+            m->base.backend->ops->free_weight(m->base.backend, weight);
+            l->status = di_fail(l->error, DI_ERR_MEMORY, NULL, "out of memory: cannot load the weights");
+            return;
+        }
+        m->owned = grown;
+        m->owned_capacity = capacity;
+    }
+    m->owned[m->owned_count++] = weight;
+}
+
+/* `format` gives the name without ".weight"; tensors without that suffix are named whole with a trailing '!'. */
+static di_weight *load(loader *l, di_weight_kind kind, const char *format, ...) {
+    if (l->status) return NULL;
+    char base[96], name[112];
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(base, sizeof base, format, args);
+    va_end(args);
+    bool whole = length > 0 && base[length - 1] == '!';
+    if (whole) base[length - 1] = 0;
+    snprintf(name, sizeof name, "%s%s", base, whole ? "" : ".weight");
+    const di_tensor *tensor = di_checkpoint_find(l->checkpoint, name);
+    if (!tensor) {
+        l->status = di_fail(l->error, DI_ERR_CHECKPOINT, name, "tensor %s is missing from the checkpoint", name);
+        return NULL;
+    }
+    snprintf(name, sizeof name, "%s.scale", base);
+    bool scaled = tensor->dtype == DI_DTYPE_F8_E4M3 || tensor->dtype == DI_DTYPE_I8;
+    const di_tensor *scale = scaled ? di_checkpoint_find(l->checkpoint, name) : NULL;
+    di_weight *weight = NULL;
+    l->status = l->m->base.backend->ops->load_weight(l->m->base.backend, kind, tensor, scale, &weight, l->error);
+    if (!l->status) remember(l, weight);
+    return l->status ? NULL : weight;
+}
+
+#define MATRIX(...) load(l, DI_WEIGHT_MATRIX, __VA_ARGS__)
+#define VECTOR(...) load(l, DI_WEIGHT_VECTOR, __VA_ARGS__)
+
+static void load_hyper(loader *l, v41_hyper *h, uint32_t layer, const char *which) {
+    h->fn = MATRIX("layers.%u.hc_%s_fn!", layer, which);
+    h->base = VECTOR("layers.%u.hc_%s_base!", layer, which);
+    h->scale = VECTOR("layers.%u.hc_%s_scale!", layer, which);
+}
+
+static void load_attention(loader *l, v41_layer *w, uint32_t i) {
+    const di_layer_config *config = &l->m->base.config.layers[i];
+    w->attn_norm = VECTOR("layers.%u.attn_norm", i);
+    w->wq_a = MATRIX("layers.%u.attn.wq_a", i);
+    w->q_norm = VECTOR("layers.%u.attn.q_norm", i);
+    w->wq_b = MATRIX("layers.%u.attn.wq_b", i);
+    w->wkv = MATRIX("layers.%u.attn.wkv", i);
+    w->kv_norm = VECTOR("layers.%u.attn.kv_norm", i);
+    w->sink = VECTOR("layers.%u.attn.attn_sink!", i);
+    w->wo_a = MATRIX("layers.%u.attn.wo_a", i);
+    w->wo_b = MATRIX("layers.%u.attn.wo_b", i);
+    if (config->mode == DI_ATTENTION_FULL) {
+        w->comp_wkv = MATRIX("layers.%u.attn.compressor.wkv", i);
+        if (config->ratio > 1) w->comp_wgate = MATRIX("layers.%u.attn.compressor.wgate", i);
+        w->comp_norm = VECTOR("layers.%u.attn.compressor.norm", i);
+        w->index_wk = MATRIX("layers.%u.attn.indexer.wk", i);
+        w->index_k_norm = VECTOR("layers.%u.attn.indexer.k_norm", i);
+    }
+    if (config->mode == DI_ATTENTION_FULL || config->mode == DI_ATTENTION_REINDEX) {
+        w->index_wq_b = MATRIX("layers.%u.attn.indexer.wq_b", i);
+        w->index_weights = MATRIX("layers.%u.attn.indexer.weights_proj", i);
+    }
+    if (config->engram >= 0) {
+        w->engram_table = load(l, DI_WEIGHT_TABLE, "layers.%u.engram.embed", i);
+        w->engram_wkv = MATRIX("layers.%u.engram.wkv", i);
+        w->engram_q = VECTOR("layers.%u.engram.q_weight!", i);
+        w->engram_k = VECTOR("layers.%u.engram.k_weight!", i);
+    }
+}
+
+static void load_experts(loader *l, v41_layer *w, uint32_t i) {
+    const di_model_config *c = &l->m->base.config;
+    w->ffn_norm = VECTOR("layers.%u.ffn_norm", i);
+    w->gate = MATRIX("layers.%u.ffn.gate", i);
+    w->bias = VECTOR("layers.%u.ffn.gate.bias!", i);
+    w->bias_vl = VECTOR("layers.%u.ffn.gate.bias_vl!", i);
+    di_weight ***sets[3] = {&w->w1, &w->w2, &w->w3};
+    for (int s = 0; s < 3; s++) {
+        *sets[s] = di_arena_array(l->m->arena, c->n_routed_experts, sizeof(di_weight *));
+        if (!*sets[s]) {
+            l->status = di_fail(l->error, DI_ERR_MEMORY, NULL, "out of memory: cannot load the experts");
+            return;
+        }
+        for (uint32_t e = 0; e < c->n_routed_experts; e++)
+            (*sets[s])[e] = MATRIX("layers.%u.ffn.experts.%u.w%d", i, e, s + 1);
+    }
+    if (c->n_shared_experts) {
+        w->shared_w1 = MATRIX("layers.%u.ffn.shared_experts.w1", i);
+        w->shared_w2 = MATRIX("layers.%u.ffn.shared_experts.w2", i);
+        w->shared_w3 = MATRIX("layers.%u.ffn.shared_experts.w3", i);
+    }
+}
+
+di_status v41_load(v41_model *m, const di_checkpoint *checkpoint, di_error *error) {
+    loader state = {.m = m, .checkpoint = checkpoint, .error = error}, *l = &state;
+    m->embed = load(l, DI_WEIGHT_TABLE, "embed");
+    m->norm = VECTOR("norm");
+    m->head = MATRIX("head");
+    for (uint32_t i = 0; i < m->base.config.num_hidden_layers && !l->status; i++) {
+        load_hyper(l, &m->layers[i].hc_attn, i, "attn");
+        load_hyper(l, &m->layers[i].hc_ffn, i, "ffn");
+        load_attention(l, &m->layers[i], i);
+        if (!l->status) load_experts(l, &m->layers[i], i);
+    }
+    return l->status;
+}
