@@ -1,0 +1,380 @@
+/* open.c - from a configuration to a loaded model and a running engine thread, and back. */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/engine_internal.h"
+
+#ifndef DI_DATA_DIR
+#define DI_DATA_DIR "/usr/local/share/deepinfer"
+#endif
+/* Set by whoever builds a release; part of the fingerprint. */
+#ifndef DI_BUILD_ID
+#define DI_BUILD_ID DI_VERSION_TEXT
+#endif
+#define DI_TEXT_OF(x)   #x
+#define DI_TEXT(x)      DI_TEXT_OF(x)
+#define DI_VERSION_TEXT DI_TEXT(DI_VERSION_MAJOR) "." DI_TEXT(DI_VERSION_MINOR) "." DI_TEXT(DI_VERSION_PATCH)
+
+const char *di_version(void) {
+    return DI_VERSION_TEXT;
+}
+
+void di_free(void *memory) {
+    free(memory);
+}
+
+/* ---------------------------------------------------------------- configuration */
+
+di_status di_read_configuration(di_config *config, const char *file, di_text *notes, di_error *error) {
+    di_status status = DI_OK;
+    if (!file) {
+        /* The environment may name the file, and yet counts more than what the file says. */
+        di_config *environment = di_config_new();
+        if (!environment) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the configuration");
+        status = di_config_load_environment(environment, NULL, error);
+        file = di_config_text(environment, DI_OPT_CONFIG);
+        if (status == DI_OK && file && file[0]) status = di_config_load_file(config, file, error);
+        di_config_free(environment);
+    } else {
+        status = di_config_load_file(config, file, error);
+    }
+    return status == DI_OK ? di_config_load_environment(config, notes, error) : status;
+}
+
+di_status di_check_features(const di_config *config, di_error *error) {
+    const char *accelerator = di_config_text(config, DI_OPT_ACCELERATOR);
+    if (strcmp(accelerator, "ascend") == 0)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "accelerator",
+                       "--accelerator ascend: deepinfer has no Ascend backend; use cpu");
+    if (strcmp(accelerator, "cpu") != 0)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "accelerator",
+                       "--accelerator %s: this version computes on the CPU only; use cpu", accelerator);
+    if (!di_config_is(config, DI_OPT_SPEC, "off"))
+        return di_fail(error, DI_ERR_UNSUPPORTED, "spec",
+                       "--spec %s: speculative decoding is not in this version; use off",
+                       di_config_text(config, DI_OPT_SPEC));
+    if (di_config_int(config, DI_OPT_CACHE_RAM) != 0)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "cache-ram",
+                       "--cache-ram %s: the prefix cache is not in this version; use 0",
+                       di_config_text(config, DI_OPT_CACHE_RAM));
+    if (di_config_text(config, DI_OPT_CACHE_DIR)[0])
+        return di_fail(error, DI_ERR_UNSUPPORTED, "cache-dir",
+                       "--cache-dir %s: the disk cache is not in this version; leave it out",
+                       di_config_text(config, DI_OPT_CACHE_DIR));
+    if (!di_config_is(config, DI_OPT_LOAD_FORMAT, "auto"))
+        return di_fail(error, DI_ERR_UNSUPPORTED, "load-format",
+                       "--load-format %s: made-up weights are not in this version; use auto",
+                       di_config_text(config, DI_OPT_LOAD_FORMAT));
+    return DI_OK;
+}
+
+/* ---------------------------------------------------------------- where the model is */
+
+static bool exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+static bool embedded_model(di_text *path) {
+    char binary[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", binary, sizeof binary - 1);
+    if (length > 0) {
+        binary[length] = 0;
+        for (int up = 0; up <= 3; up++) {
+            char *slash = strrchr(binary, '/');
+            if (!slash) break;
+            *slash = 0;
+            di_text_clear(path);
+            di_text_printf(path, "%s/models/tiny", binary);
+            if (!path->failed && exists(path->data)) return true;
+        }
+    }
+    di_text_clear(path);
+    di_text_puts(path, DI_DATA_DIR "/models/tiny");
+    return !path->failed && exists(path->data);
+}
+
+di_status di_find_model(const di_config *config, const char *model, di_text *path, di_error *error) {
+    const char *name = model && model[0] ? model : di_config_text(config, DI_OPT_MODEL);
+    if (!name[0]) {
+        if (embedded_model(path)) return DI_OK;
+        return di_fail(error, DI_ERR_NOT_FOUND, "model",
+                       "no model was named and there is no models/tiny beside the program, in the three folders above "
+                       "it, or in " DI_DATA_DIR "; name a model folder or set DEEPINFER_MODEL");
+    }
+    di_text_puts(path, name);
+    if (path->failed) return di_fail(error, DI_ERR_MEMORY, "model", "out of memory");
+    if (!exists(name))
+        return di_fail_errno(error, errno == ENOENT ? DI_ERR_NOT_FOUND : DI_ERR_IO, "model", errno,
+                             "cannot open the model %s", name);
+    return DI_OK;
+}
+
+/* ---------------------------------------------------------------- opening */
+
+static bool has_tokenizer_file(const char *folder) {
+    di_text path = {0};
+    di_text_printf(&path, "%s/tokenizer.json", folder);
+    bool found = !path.failed && exists(path.data);
+    di_text_free(&path);
+    return found;
+}
+
+/* Headers and tokenizer: everything is verified before anything is computed or copied. */
+static di_status open_files(di_engine *engine, di_error *error) {
+    di_status status = di_model_config_load(engine->path, &engine->config, error);
+    if (status == DI_OK) status = di_checkpoint_open(engine->path, NULL, &engine->checkpoint, error);
+    if (status == DI_OK) status = di_checkpoint_verify(engine->checkpoint, &engine->config, error);
+    if (status == DI_OK && has_tokenizer_file(engine->path))
+        status = di_tokenizer_load(engine->path, &engine->tokenizer, error);
+    if (status == DI_OK && engine->tokenizer && di_tokenizer_vocabulary(engine->tokenizer) > engine->config.vocab_size)
+        status = di_fail(error, DI_ERR_CHECKPOINT, "tokenizer.json",
+                         "the tokenizer has ids up to %u, the model's vocab_size is %u",
+                         di_tokenizer_vocabulary(engine->tokenizer) - 1, engine->config.vocab_size);
+    return status;
+}
+
+/* Signals are the program's business: the library's threads take none. */
+static void block_signals(sigset_t *before) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
+static di_status open_device(di_engine *engine, const di_config *config, di_error *error) {
+    int threads = (int)di_config_int(config, DI_OPT_THREADS);
+    if (!threads) threads = di_usable_cores();
+    sigset_t before;
+    block_signals(&before);
+    di_status status = di_pool_new(threads, &engine->pool, error);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status != DI_OK) return status;
+    return di_cpu_backend_new(di_config_text(config, DI_OPT_CPU_ISA), engine->pool, engine->note, &engine->backend,
+                              error);
+}
+
+static uint32_t option(const di_config *config, di_config_id id) {
+    return (uint32_t)di_config_int(config, id);
+}
+
+static di_status choose_context(di_engine *engine, uint32_t wanted, di_error *error) {
+    uint32_t maximum = engine->config.max_position_embeddings;
+    if (wanted > maximum)
+        return di_fail(error, DI_ERR_CONFIG, "context", "--context %u is above the model's maximum of %u positions",
+                       wanted, maximum);
+    const di_state_layout *layout = di_model_layout(engine->model);
+    engine->context = wanted ? wanted
+                             : di_plan_context(maximum, layout->rolling_bytes, layout->page_bytes, layout->page_tokens,
+                                               di_available_memory());
+    return DI_OK;
+}
+
+static di_status open_model(di_engine *engine, const di_config *config, di_error *error) {
+    engine->compact = di_config_is(config, DI_OPT_PREFILL, "compact");
+    engine->keep = option(config, DI_OPT_PREFILL_KEEP);
+    if (!engine->keep) engine->keep = engine->config.sliding_window + 12;
+    uint32_t wanted = option(config, DI_OPT_CONTEXT);
+    di_model_options options = {
+        .compact = engine->compact,
+        .keep = engine->keep,
+        .context = wanted ? wanted : engine->config.max_position_embeddings,
+    };
+    di_status status = di_model_open(engine->path, &engine->config, engine->checkpoint, engine->tokenizer,
+                                     engine->backend, &options, &engine->model, error);
+    if (status == DI_OK) status = choose_context(engine, wanted, error);
+    if (status != DI_OK) return status;
+    engine->max_rows = option(config, DI_OPT_MAX_ROWS);
+    engine->max_seqs = option(config, DI_OPT_MAX_SEQS);
+    engine->chunk = option(config, DI_OPT_CHUNK);
+    if (!engine->chunk || engine->chunk > engine->max_rows) engine->chunk = engine->max_rows;
+    engine->max_logits = di_plan_logits_rows(engine->max_rows, engine->max_seqs);
+    uint32_t sequences = engine->max_seqs < engine->max_rows ? engine->max_seqs : engine->max_rows;
+    status = di_step_new(engine->model, engine->max_rows, sequences, engine->max_logits, &engine->step, error);
+    if (status != DI_OK) return status;
+    uint32_t items = engine->max_logits + engine->max_seqs;
+    engine->items = calloc(items, sizeof *engine->items);
+    engine->results = calloc(items, sizeof *engine->results);
+    if (!engine->items || !engine->results) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a step");
+    return DI_OK;
+}
+
+static di_status describe(di_engine *engine, di_error *error) {
+    const di_model_config *config = &engine->config;
+    const char *profile = di_model_profile(engine->model);
+    di_text fingerprint = {0};
+    di_text_printf(&fingerprint, "di-%016" PRIx64 "-%s-%s", di_model_digest(engine->model), profile, DI_BUILD_ID);
+    if (fingerprint.failed) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory");
+    engine->fingerprint = fingerprint.data;
+    engine->info = (di_model_info){
+        .path = engine->path,
+        .architecture = "deepseek_v41",
+        .isa = engine->backend->isa,
+        .fingerprint = engine->fingerprint,
+        .profile = profile,
+        .vocabulary = config->vocab_size,
+        .context = engine->context,
+        .bos_token_id = config->bos_token_id < 0 ? UINT32_MAX : (uint32_t)config->bos_token_id,
+        .has_tokenizer = engine->tokenizer != NULL,
+        .thinking_default = config->thinking != 0,
+    };
+    return DI_OK;
+}
+
+static di_status start_thread(di_engine *engine, const di_config *config, di_error *error) {
+    engine->max_queue = option(config, DI_OPT_LIMIT_QUEUE);
+    engine->stop_limit = option(config, DI_OPT_LIMIT_STOP_STRINGS);
+    engine->prompt_limit = (uint64_t)di_config_int(config, DI_OPT_LIMIT_PROMPT_BYTES);
+    engine->hub = di_hub_new(error);
+    if (!engine->hub) return DI_ERR_MEMORY;
+    sigset_t before;
+    block_signals(&before);
+    int failed = pthread_create(&engine->thread, NULL, di_engine_main, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) return di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot start the engine's thread");
+    engine->started = true;
+    return DI_OK;
+}
+
+di_status di_engine_open(const char *model, const di_config *config, di_log *log, di_engine **out, di_error *error) {
+    *out = NULL;
+    di_status status = di_check_features(config, error);
+    if (status != DI_OK) return status;
+    di_engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the engine");
+    engine->log = log;
+    di_text path = {0};
+    status = di_find_model(config, model, &path, error);
+    engine->path = path.data;
+    if (status == DI_OK) status = open_files(engine, error);
+    if (status == DI_OK) status = open_device(engine, config, error);
+    if (status == DI_OK) status = open_model(engine, config, error);
+    if (status == DI_OK) status = describe(engine, error);
+    if (status == DI_OK) status = start_thread(engine, config, error);
+    if (status != DI_OK) {
+        di_close(engine);
+        return status;
+    }
+    di_log_write(log, DI_LOG_INFO, "engine", "%s: %s, %s, context %u", engine->path, engine->fingerprint,
+                 engine->info.isa, engine->context);
+    *out = engine;
+    return DI_OK;
+}
+
+di_status di_open(const char *model, const di_option *options, size_t option_count, di_engine **engine,
+                  di_error *error) {
+    if (!engine) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "engine", "engine is NULL");
+    *engine = NULL;
+    if (option_count && !options) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "options", "options is NULL");
+    const char *file = NULL;
+    for (size_t i = 0; i < option_count; i++) {
+        if (!options[i].name || !options[i].value)
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, "options", "option %zu has no name or no value", i);
+        if (strcmp(options[i].name, "config") == 0) file = options[i].value;
+    }
+    di_config *config = di_config_new();
+    if (!config) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the configuration");
+    di_status status = di_read_configuration(config, file, NULL, error);
+    for (size_t i = 0; status == DI_OK && i < option_count; i++)
+        status = di_config_set(config, options[i].name, options[i].value, DI_CONFIG_FLAG, error);
+    if (status == DI_OK) status = di_engine_open(model, config, NULL, engine, error);
+    di_config_free(config);
+    return status;
+}
+
+void di_close(di_engine *engine) {
+    if (!engine) return;
+    if (engine->started) {
+        di_hub_stop(engine->hub);
+        pthread_join(engine->thread, NULL);
+    }
+    di_hub_release(engine->hub);
+    di_step_free(engine->step);
+    di_model_close(engine->model);
+    if (engine->backend) engine->backend->free(engine->backend);
+    di_pool_free(engine->pool);
+    di_tokenizer_free(engine->tokenizer);
+    di_checkpoint_close(engine->checkpoint);
+    di_text_free(&engine->text);
+    di_text_free(&engine->scratch);
+    free(engine->items);
+    free(engine->results);
+    free(engine->top);
+    free(engine->top_out);
+    free(engine->fingerprint);
+    free(engine->path);
+    free(engine);
+}
+
+/* ---------------------------------------------------------------- what others may know */
+
+const di_model_info *di_engine_info(const di_engine *engine) {
+    return &engine->info;
+}
+const di_tokenizer *di_engine_tokenizer(const di_engine *engine) {
+    return engine->tokenizer;
+}
+const di_model_config *di_engine_model_config(const di_engine *engine) {
+    return &engine->config;
+}
+uint32_t di_engine_queue_limit(const di_engine *engine) {
+    return engine->max_queue;
+}
+uint32_t di_engine_max_sequences(const di_engine *engine) {
+    return engine->max_seqs;
+}
+const char *di_engine_note(const di_engine *engine) {
+    return engine->note;
+}
+
+static di_status need_tokenizer(const di_engine *engine, di_error *error) {
+    if (!engine) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "engine", "engine is NULL");
+    if (!engine->tokenizer)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "tokenizer", "the model in %s has no tokenizer.json", engine->path);
+    return DI_OK;
+}
+
+di_status di_tokenize(di_engine *engine, const char *text, size_t length, bool control, int32_t **token_ids,
+                      size_t *count, di_error *error) {
+    di_status status = need_tokenizer(engine, error);
+    if (status != DI_OK) return status;
+    if (!text || !token_ids || !count)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, text ? "token_ids" : "text", "a pointer is NULL");
+    di_ids ids = {0};
+    if (length == DI_ZSTRING) length = strlen(text);
+    status = di_tokenizer_encode(engine->tokenizer, text, length, control, &ids, error);
+    if (status == DI_OK && ids.failed) status = di_fail(error, DI_ERR_MEMORY, "text", "out of memory for token ids");
+    if (status != DI_OK) {
+        di_ids_free(&ids);
+        return status;
+    }
+    *token_ids = ids.data;
+    *count = ids.count;
+    return DI_OK;
+}
+
+di_status di_detokenize(di_engine *engine, const int32_t *token_ids, size_t count, char **text, size_t *length,
+                        di_error *error) {
+    di_status status = need_tokenizer(engine, error);
+    if (status != DI_OK) return status;
+    if ((count && !token_ids) || !text || !length)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, text ? "token_ids" : "text", "a pointer is NULL");
+    di_text out = {0};
+    di_text_append(&out, "", 0);
+    status = di_tokenizer_decode(engine->tokenizer, token_ids, count, false, &out, error);
+    if (status == DI_OK && (out.failed || !out.data))
+        status = di_fail(error, DI_ERR_MEMORY, "token_ids", "out of memory for the text");
+    if (status != DI_OK) {
+        di_text_free(&out);
+        return status;
+    }
+    *text = out.data;
+    *length = out.length;
+    return DI_OK;
+}

@@ -1,0 +1,58 @@
+/* parameters.c - what of a request depends on the engine: ids, stop strings, room in the context, limits. */
+#include <string.h>
+
+#include "engine/engine_internal.h"
+
+/* What fits: the prompt must leave room for a token, max_tokens is cut to the room. */
+static di_status check_room(const di_engine *engine, di_request *request, di_error *error) {
+    const di_sampling *sampling = &request->sampling;
+    uint32_t room = engine->context - request->prompt_count;
+    if (!room && sampling->max_tokens != 0)
+        return di_fail(error, DI_ERR_CONTEXT_LENGTH, "prompt",
+                       "the prompt has %u tokens and the context %u, which leaves no room for an answer (--context)",
+                       request->prompt_count, engine->context);
+    bool cut = sampling->max_tokens < 0 || sampling->max_tokens > room;
+    request->max_tokens = cut ? room : (uint64_t)sampling->max_tokens;
+    return DI_OK;
+}
+
+static di_status check_stops(const di_engine *engine, di_request *request, di_error *error) {
+    const di_sampling *sampling = &request->sampling;
+    if (sampling->stop_count && !engine->tokenizer)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "stop",
+                       "the model has no tokenizer, so there is no text to look for stop strings in");
+    return di_stop_set_build(&request->stops, request->arena, sampling->stop, sampling->stop_count, error);
+}
+
+static di_status check_limits(const di_engine *engine, const di_request *request, di_error *error) {
+    const di_sampling *sampling = &request->sampling;
+    if (sampling->prompt_logprobs >= 0 && engine->compact)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "prompt_logprobs",
+                       "prompt_logprobs needs every prompt row, which --prefill compact does not compute");
+    uint32_t most = engine->max_seqs < engine->max_rows ? engine->max_seqs : engine->max_rows;
+    if ((uint32_t)sampling->n > most)
+        return di_fail(error, DI_ERR_LIMIT, "n", "n is %d; --max-seqs and --max-rows allow %u", sampling->n, most);
+    return DI_OK;
+}
+
+di_status di_check_parameters(const di_engine *engine, const di_request_params *params, di_request *request,
+                              di_error *error) {
+    request->priority = params->priority;
+    request->stop_arm = params->stop_arm_token_id;
+    request->stop_disarm = params->stop_disarm_token_id;
+    if (params->deadline_ms < 0)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "deadline_ms", "deadline_ms is %lld; it must not be negative",
+                       (long long)params->deadline_ms);
+    if (params->deadline_ms && params->deadline_ms < INT64_MAX / 4000000)
+        request->deadline_ns = request->submitted_ns + params->deadline_ms * 1000000;
+    const char *id = params->id ? params->id : "";
+    request->id = di_arena_copy(request->arena, id, strlen(id));
+    if (!request->id) return di_fail(error, DI_ERR_MEMORY, "id", "out of memory for the request");
+    di_sampling_limits limits = {.vocabulary = engine->info.vocabulary, .stop_strings = engine->stop_limit};
+    di_status status = di_sampling_check(&params->sampling, &limits, error);
+    if (status == DI_OK) status = di_sampling_copy(request->arena, &params->sampling, &request->sampling, error);
+    if (status == DI_OK) status = di_sampling_seed(&request->sampling, &request->seed, error);
+    if (status == DI_OK) status = check_stops(engine, request, error);
+    if (status == DI_OK) status = check_limits(engine, request, error);
+    return status == DI_OK ? check_room(engine, request, error) : status;
+}
