@@ -20,7 +20,7 @@
 #include "base/json.h"
 #include "checkpoint/checkpoint_internal.h"
 
-enum { PATH_LIMIT = 4096, INDEX_FILE_LIMIT = 1 << 30, SAMPLE_BYTES = 64 };
+enum { PATH_LIMIT = 4096, INDEX_FILE_LIMIT = 1 << 30, SAMPLE_BYTES = 256, WHOLE_DIGEST_BYTES = 64 << 20 };
 static const uint64_t default_header_limit = (uint64_t)256 << 20;
 static const char suffix[] = ".safetensors";
 
@@ -350,8 +350,15 @@ static int by_tensor_name(const void *a, const void *b) {
     return strcmp((*(const di_tensor *const *)a)->name, (*(const di_tensor *const *)b)->name);
 }
 
-/* Manifest line, then the first, middle and last bytes of the data: little to read even of a tensor of 100 GB. */
-static void digest_tensor(XXH64_state_t *state, const di_tensor *tensor) {
+/* Pages that only the digest needed must not count as memory in use. */
+static void drop_pages(const uint8_t *data, uint64_t bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = (uintptr_t)data / page * page, to = ((uintptr_t)data + bytes + page - 1) / page * page;
+    madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
+/* Manifest line, then the data: all of it in a small checkpoint, else a piece from the middle. */
+static void digest_tensor(XXH64_state_t *state, const di_tensor *tensor, bool whole) {
     XXH64_update(state, tensor->name, strlen(tensor->name) + 1);
     const char *dtype = di_dtype_name(tensor->dtype);
     XXH64_update(state, dtype, strlen(dtype) + 1);
@@ -359,27 +366,35 @@ static void digest_tensor(XXH64_state_t *state, const di_tensor *tensor) {
         uint64_t dimension = i < tensor->rank ? tensor->shape[i] : UINT64_MAX;
         XXH64_update(state, &dimension, sizeof dimension);
     }
-    if (!tensor->data) return;
+    if (!tensor->data || tensor->bytes == 0) return;
     const uint8_t *data = tensor->data;
-    if (tensor->bytes <= 3 * SAMPLE_BYTES) {
-        XXH64_update(state, data, tensor->bytes);
-        return;
+    uint64_t bytes = tensor->bytes;
+    if (!whole && bytes > SAMPLE_BYTES) {
+        data += (bytes - SAMPLE_BYTES) / 2;
+        bytes = SAMPLE_BYTES;
     }
-    XXH64_update(state, data, SAMPLE_BYTES);
-    XXH64_update(state, data + tensor->bytes / 2, SAMPLE_BYTES);
-    XXH64_update(state, data + tensor->bytes - SAMPLE_BYTES, SAMPLE_BYTES);
+    XXH64_update(state, data, bytes);
+    drop_pages(data, bytes);
+}
+
+static void advise(const di_checkpoint *checkpoint, int advice) {
+    for (size_t i = 0; i < checkpoint->shard_count; i++)
+        if (checkpoint->shards[i].map) madvise(checkpoint->shards[i].map, checkpoint->shards[i].file_bytes, advice);
 }
 
 uint64_t di_checkpoint_digest(const di_checkpoint *checkpoint) {
     const di_tensor **sorted = malloc((checkpoint->count + 1) * sizeof sorted[0]);
     XXH64_state_t *state = XXH64_createState();
     uint64_t digest = 0;
+    bool whole = checkpoint->payload <= WHOLE_DIGEST_BYTES;
     if (sorted && state) {
+        if (!whole) advise(checkpoint, MADV_RANDOM); /* no read-ahead around 100,000 samples */
         for (size_t i = 0; i < checkpoint->count; i++) sorted[i] = &checkpoint->tensors[i];
         qsort(sorted, checkpoint->count, sizeof sorted[0], by_tensor_name);
         XXH64_reset(state, 0);
-        for (size_t i = 0; i < checkpoint->count; i++) digest_tensor(state, sorted[i]);
+        for (size_t i = 0; i < checkpoint->count; i++) digest_tensor(state, sorted[i], whole);
         digest = XXH64_digest(state);
+        if (!whole) advise(checkpoint, MADV_NORMAL);
     }
     XXH64_freeState(state);
     free(sorted);

@@ -40,7 +40,8 @@ size_t di_checkpoint_count(const di_checkpoint *checkpoint);
 const di_tensor *di_checkpoint_at(const di_checkpoint *checkpoint, size_t index); /* by shard, then by offset */
 const char *di_checkpoint_shard(const di_checkpoint *checkpoint, size_t index);   /* file name of tensor `index` */
 uint64_t di_checkpoint_bytes(const di_checkpoint *checkpoint);                    /* payload */
-/* XXH64 over the sorted manifest (names, dtypes, shapes) and a sample of each tensor's bytes: identifies weights. */
+/* XXH64 over the sorted manifest (names, dtypes, shapes) and the data: all of it up to 64 MiB, else 256 bytes from the
+ * middle of each tensor. Identifies weights, whatever shards they are in. 0 when out of memory. */
 uint64_t di_checkpoint_digest(const di_checkpoint *checkpoint);
 /* Lists shards whose data is cut (headers_only); returns the number of missing bytes. */
 uint64_t di_checkpoint_missing_data(const di_checkpoint *checkpoint, di_text *out);
