@@ -19,7 +19,8 @@ typedef enum di_config_type {
     DI_CONFIG_TYPE_SIZE,   /* bytes; suffixes k, M, G, T (1024) */
     DI_CONFIG_TYPE_FLOAT,  /* min .. max */
     DI_CONFIG_TYPE_CHOICE, /* one of "a|b|c"; a choice "N..M" admits that range of integers */
-    DI_CONFIG_TYPE_STRING
+    DI_CONFIG_TYPE_STRING,
+    DI_CONFIG_TYPE_UINT64 /* 0 .. 2^64-1, or unset */
 } di_config_type;
 
 typedef enum di_config_source {
@@ -54,18 +55,21 @@ const di_config_row *di_config_rows(void); /* [DI_OPT_COUNT] */
 
 di_config *di_config_new(void); /* defaults; NULL when out of memory */
 void di_config_free(di_config *config);
-/* By name; unknown names are refused and the nearest known one is named. */
+/* By name; unknown names are refused and the nearest known one is named. A value is checked whatever its source, and
+ * takes effect unless a stronger source has set the option. "" is a value of STRING options only; it counts as set. */
 di_status di_config_set(di_config *config, const char *name, const char *value, di_config_source source,
                         di_error *error);
+/* Lines "name = value"; a line whose first character is # is a comment. An option may appear once. */
 di_status di_config_load_file(di_config *config, const char *path, di_error *error);
 /* Reads DEEPINFER_*; an unknown DEEPINFER_ variable is an error that names it. Seed names are translated
  * (docs/configuration.md lists them); *note (may be NULL) receives notes for the user, a line each. */
 di_status di_config_load_environment(di_config *config, di_text *note, di_error *error);
 
 bool di_config_bool(const di_config *config, di_config_id id);
-int64_t di_config_int(const di_config *config, di_config_id id); /* INT and SIZE; also integer choices */
+int64_t di_config_int(const di_config *config, di_config_id id); /* INT, SIZE, integer choices; 0 for a word */
+bool di_config_uint64(const di_config *config, di_config_id id, uint64_t *value); /* UINT64; false if unset */
 double di_config_float(const di_config *config, di_config_id id);
-const char *di_config_text(const di_config *config, di_config_id id); /* any row, as text */
+const char *di_config_text(const di_config *config, di_config_id id); /* any row; BOOL as on or off, else as given */
 bool di_config_is(const di_config *config, di_config_id id, const char *text);
 bool di_config_is_set(const di_config *config, di_config_id id); /* by file, environment or flag */
 di_config_source di_config_source_of(const di_config *config, di_config_id id);
