@@ -1,0 +1,94 @@
+/* products_avx512.c - the four products with AVX-512 F, BW, VL, DQ and VNNI. Contracts: kernels.h, docs/numerics.md. */
+#include "backend/cpu/lanes.h"
+
+/* Output rows whose accumulators fit beside M input rows: 8 * 2, 4 * 4, 3 * 8 of 32 registers. */
+#define products_rows(M) ((M) <= 2 ? 8 : (M) <= 4 ? 4 : 3)
+
+DI_LANES lanes lanes_from_fp16(__m256i codes) {
+    return _mm512_cvtph_ps(codes);
+}
+
+#include "backend/cpu/products_body.h"
+
+/* ---------------------------------------------------------------- E2M1, block-exact */
+
+enum { F4_ROWS = 16, TILE_BYTES = 256, F4_MAX_ROWS = 4 };
+
+DI_LANES __m512i broadcast4(const int8_t *bytes) {
+    int32_t word;
+    memcpy(&word, bytes, sizeof word);
+    return _mm512_set1_epi32(word);
+}
+
+/* E8M0 of the tile's 16 rows; 255 does not occur. Byte 0 is 2^-127, the subnormal with bits 0x00400000. */
+DI_LANES __m512 decode_scales(const uint8_t *scales) {
+    __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)scales)), 23);
+    return _mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(0x00400000)));
+}
+
+/* One strip of 16 output rows times M input rows (blocks x_stride apart). Weights enter as 2 * e2m1 + 12, unsigned;
+ * the block's bias takes the 12 back. Every integer sum is exact. */
+DI_LANES void f4_strip(const uint8_t *tiles, const uint8_t *scales, size_t blocks, const di_f4_block *x,
+                       size_t x_stride, __m512 *acc, const int M) {
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m512i nibble = _mm512_set1_epi8(15);
+    for (size_t b = 0; b < blocks; b++, tiles += TILE_BYTES, scales += F4_ROWS) {
+        __m512i sum[F4_MAX_ROWS][3];
+        UNROLL for (int m = 0; m < M; m++) {
+            sum[m][0] = _mm512_set1_epi32(x[(size_t)m * x_stride + b].bias);
+            sum[m][1] = sum[m][2] = _mm512_setzero_si512();
+        }
+        UNROLL for (int j = 0; j < 4; j++) {
+            __m512i packed = _mm512_loadu_si512(tiles + 64 * j);
+            __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(packed, nibble));
+            __m512i high = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(packed, 4), nibble));
+            UNROLL for (int m = 0; m < M; m++) {
+                const di_f4_block *block = &x[(size_t)m * x_stride + b];
+                UNROLL for (int l = 0; l < 3; l++) {
+                    sum[m][l] = _mm512_dpbusd_epi32(sum[m][l], low, broadcast4(block->limb[l] + 4 * j));
+                    sum[m][l] = _mm512_dpbusd_epi32(sum[m][l], high, broadcast4(block->limb[l] + 16 + 4 * j));
+                }
+            }
+        }
+        __m512 weight_scale = decode_scales(scales);
+        UNROLL for (int m = 0; m < M; m++) {
+            __m512i total = _mm512_add_epi32(sum[m][0], _mm512_slli_epi32(sum[m][1], 7));
+            total = _mm512_add_epi32(total, _mm512_slli_epi32(sum[m][2], 14));
+            __m512 scale = _mm512_mul_ps(_mm512_set1_ps(x[(size_t)m * x_stride + b].scale), weight_scale);
+            acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(total), scale, acc[m]);
+        }
+    }
+}
+
+void di_cpu_product_f4_avx512(const di_cpu_f4 *w, const di_f4_block *x, const float *values, size_t rows, size_t n0,
+                              size_t n1, float *y, size_t y_stride) {
+    (void)values;
+    size_t blocks = w->in / BLOCK;
+    for (size_t n = n0; n < n1; n += F4_ROWS) {
+        const uint8_t *tiles = w->tiles + n / F4_ROWS * blocks * TILE_BYTES;
+        const uint8_t *scales = w->scales + n / F4_ROWS * blocks * F4_ROWS;
+        __mmask16 present = n1 - n < F4_ROWS ? (__mmask16)((1u << (n1 - n)) - 1) : (__mmask16)0xffff;
+        for (size_t m0 = 0; m0 < rows; m0 += F4_MAX_ROWS) {
+            size_t count = rows - m0 < F4_MAX_ROWS ? rows - m0 : F4_MAX_ROWS;
+            const di_f4_block *input = x + m0 * blocks;
+            __m512 acc[F4_MAX_ROWS];
+            for (int m = 0; m < F4_MAX_ROWS; m++) acc[m] = _mm512_setzero_ps();
+            switch (count) {
+            case 1:
+                f4_strip(tiles, scales, blocks, input, blocks, acc, 1);
+                break;
+            case 2:
+                f4_strip(tiles, scales, blocks, input, blocks, acc, 2);
+                break;
+            case 3:
+                f4_strip(tiles, scales, blocks, input, blocks, acc, 3);
+                break;
+            default:
+                f4_strip(tiles, scales, blocks, input, blocks, acc, 4);
+                break;
+            }
+            for (size_t m = 0; m < count; m++) _mm512_mask_storeu_ps(y + (m0 + m) * y_stride + n, present, acc[m]);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+/* products_body.h - E4M3, BF16 and F32 products over the sixteen lanes of lanes.h, compiled once an instruction set.
+ *
+ * A body keeps W output rows times M input rows of sixteen-lane accumulators in registers; both are constants of an
+ * inlined function, so that every loop over them is unrolled and a decoded weight is used M times. The including file
+ * defines products_rows(M), the W that fits its registers.
+ */
+#ifndef DI_BACKEND_CPU_PRODUCTS_BODY_H
+#define DI_BACKEND_CPU_PRODUCTS_BODY_H
+
+#include "backend/cpu/lanes.h"
+#include "backend/cpu/products.h"
+#include "tensor/codec.h"
+
+#include <stdbool.h>
+
+enum { MAX_ROWS = 8, F8_TILE = 32, BLOCK = 32 };
+
+typedef enum weight_form { FORM_E4M3, FORM_BF16, FORM_F32 } weight_form;
+
+#define UNROLL _Pragma("GCC unroll 8")
+
+/* Sixteen E4M3 codes -> values * 2^-8: exponent and mantissa moved to their place in an fp16, whose bias is larger by
+ * eight; subnormals fit as they are. */
+DI_LANES __m256i e4m3_as_fp16(const uint8_t *codes) {
+    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes));
+    return _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((int16_t)0xbfff));
+}
+
+DI_LANES lanes load_weights(const uint8_t *row, size_t k, const weight_form form) {
+    if (form == FORM_E4M3) return lanes_from_fp16(e4m3_as_fp16(row + k));
+    if (form == FORM_BF16) return lanes_load_bf16((const uint16_t *)(row + 2 * k));
+    return lanes_load((const float *)(row + 4 * k));
+}
+
+/* The last `left` < 16 elements of a row, zeros behind. E4M3 rows are multiples of 32. */
+DI_LANES lanes load_last_weights(const uint8_t *row, size_t k, size_t left, const weight_form form) {
+    uint8_t padded[64] = {0};
+    size_t size = form == FORM_BF16 ? 2 : 4;
+    memcpy(padded, row + size * k, left * size);
+    return load_weights(padded, 0, form);
+}
+
+/* W rows of weights, row_bytes apart; M rows of x, x_stride apart. Results y[m * y_stride + w]. */
+DI_LANES void product_body(const uint8_t *weights, size_t row_bytes, size_t in, const float *x, size_t x_stride,
+                           float *y, size_t y_stride, const weight_form form, const int W, const int M) {
+    lanes acc[MAX_ROWS][MAX_ROWS], value[MAX_ROWS];
+    UNROLL for (int w = 0; w < W; w++) {
+        UNROLL for (int m = 0; m < M; m++) acc[w][m] = lanes_zero();
+    }
+    size_t k = 0;
+    for (; k + DI_LANE_COUNT <= in; k += DI_LANE_COUNT) {
+        UNROLL for (int w = 0; w < W; w++) value[w] = load_weights(weights + (size_t)w * row_bytes, k, form);
+        UNROLL for (int m = 0; m < M; m++) {
+            lanes input = lanes_load(x + (size_t)m * x_stride + k);
+            UNROLL for (int w = 0; w < W; w++) acc[w][m] = lanes_fma(value[w], input, acc[w][m]);
+        }
+    }
+    if (form != FORM_E4M3 && k < in) {
+        UNROLL for (int w = 0; w < W; w++) value[w] =
+            load_last_weights(weights + (size_t)w * row_bytes, k, in - k, form);
+        UNROLL for (int m = 0; m < M; m++) {
+            lanes input = lanes_load_first(x + (size_t)m * x_stride + k, in - k);
+            UNROLL for (int w = 0; w < W; w++) acc[w][m] = lanes_fma(value[w], input, acc[w][m]);
+        }
+    }
+    UNROLL for (int w = 0; w < W; w++) {
+        UNROLL for (int m = 0; m < M; m++) y[(size_t)m * y_stride + (size_t)w] = lanes_fold(acc[w][m]);
+    }
+}
+
+/* `outputs` rows of weights times M rows of x */
+DI_LANES void product_strip(const uint8_t *weights, size_t row_bytes, size_t outputs, size_t in, const float *x,
+                            size_t x_stride, float *y, size_t y_stride, const weight_form form, const int M) {
+    const int W = products_rows(M);
+    size_t n = 0;
+    for (; n + (size_t)W <= outputs; n += (size_t)W)
+        product_body(weights + n * row_bytes, row_bytes, in, x, x_stride, y + n, y_stride, form, W, M);
+    for (; n < outputs; n++)
+        product_body(weights + n * row_bytes, row_bytes, in, x, x_stride, y + n, y_stride, form, 1, M);
+}
+
+/* rows: 1..MAX_ROWS */
+DI_LANES void product_rows(const uint8_t *weights, size_t row_bytes, size_t outputs, size_t in, const float *x,
+                           size_t x_stride, size_t rows, float *y, size_t y_stride, const weight_form form) {
+    switch (rows) {
+#define ROWS(M)                                                                                                        \
+    case M:                                                                                                            \
+        product_strip(weights, row_bytes, outputs, in, x, x_stride, y, y_stride, form, M);                             \
+        break;
+        ROWS(1)
+        ROWS(2)
+        ROWS(3)
+        ROWS(4)
+        ROWS(5)
+        ROWS(6)
+        ROWS(7)
+        ROWS(8)
+#undef ROWS
+    default:
+        break;
+    }
+}
+
+/* out = (x * scale) * 2^8 per 32-block. False if a product is too large for the factor 2^8, which takes back the 2^-8
+ * of load_weights. */
+static bool scale_input(const float *x, const uint8_t *scales, size_t in, float *out) {
+    const lanes limit = lanes_set(0x1p+119f);
+    lanes largest = lanes_zero();
+    for (size_t b = 0; b < in / BLOCK; b++) {
+        lanes scale = lanes_set(di_e8m0_decode(scales[b]));
+        UNROLL for (size_t k = b * BLOCK; k < (b + 1) * BLOCK; k += DI_LANE_COUNT) {
+            lanes scaled = lanes_mul(lanes_load(x + k), scale);
+            largest = lanes_max(lanes_abs(scaled), largest);
+            lanes_store(out + k, lanes_mul(scaled, lanes_set(256.0f)));
+        }
+    }
+    return lanes_maximum(lanes_min(limit, largest)) < 0x1p+119f;
+}
+
+void DI_ISA(product_f8)(const di_cpu_f8 *w, const float *x, size_t x_stride, size_t rows, size_t n0, size_t n1,
+                        float *y, size_t y_stride, float *scratch) {
+    size_t in = w->in;
+    for (size_t n = n0; n < n1; n += F8_TILE) {
+        size_t outputs = n1 - n < F8_TILE ? n1 - n : F8_TILE;
+        const uint8_t *scales = w->scales + n / F8_TILE * (in / BLOCK);
+        for (size_t m0 = 0; m0 < rows; m0 += MAX_ROWS) {
+            size_t count = rows - m0 < MAX_ROWS ? rows - m0 : MAX_ROWS;
+            const float *input = x + m0 * x_stride;
+            float *result = y + m0 * y_stride;
+            bool fits = true;
+            for (size_t m = 0; m < count; m++) fits &= scale_input(input + m * x_stride, scales, in, scratch + m * in);
+            if (fits)
+                product_rows(w->codes + n * in, in, outputs, in, scratch, in, count, result + n, y_stride, FORM_E4M3);
+            else
+                di_cpu_scalar.product_f8(w, input, x_stride, count, n, n + outputs, result, y_stride, scratch);
+        }
+    }
+}
+
+/* Weights of `outputs` rows stay in the nearest caches while all rows of x pass. */
+enum { PLAIN_STRIP = 16 };
+
+void DI_ISA(product_bf16)(const uint8_t *w, size_t in, const float *x, size_t x_stride, size_t rows, size_t n0,
+                          size_t n1, float *y, size_t y_stride) {
+    for (size_t n = n0; n < n1; n += PLAIN_STRIP) {
+        size_t outputs = n1 - n < PLAIN_STRIP ? n1 - n : PLAIN_STRIP;
+        for (size_t m = 0; m < rows; m += MAX_ROWS)
+            product_rows(w + n * in * 2, in * 2, outputs, in, x + m * x_stride, x_stride,
+                         rows - m < MAX_ROWS ? rows - m : MAX_ROWS, y + m * y_stride + n, y_stride, FORM_BF16);
+    }
+}
+
+void DI_ISA(product_f32)(const float *w, size_t in, const float *x, size_t x_stride, size_t rows, size_t n0, size_t n1,
+                         float *y, size_t y_stride) {
+    for (size_t n = n0; n < n1; n += PLAIN_STRIP) {
+        size_t outputs = n1 - n < PLAIN_STRIP ? n1 - n : PLAIN_STRIP;
+        for (size_t m = 0; m < rows; m += MAX_ROWS)
+            product_rows((const uint8_t *)(w + n * in), in * 4, outputs, in, x + m * x_stride, x_stride,
+                         rows - m < MAX_ROWS ? rows - m : MAX_ROWS, y + m * y_stride + n, y_stride, FORM_F32);
+    }
+}
+
+#endif
