@@ -27,7 +27,8 @@ typedef struct di_sampling_limits {
  */
 di_status di_sampling_check(const di_sampling *sampling, const di_sampling_limits *limits, di_error *error);
 
-/* Deep copy of arrays and strings into the arena. */
+/* Deep copy of arrays and strings into the arena; logit_bias comes out ascending by id. An id that is there twice is
+ * refused. */
 di_status di_sampling_copy(di_arena *arena, const di_sampling *from, di_sampling *to, di_error *error);
 
 /* The JSON object `sampling_params`. *sampling holds the values to start from; names that are absent or null leave them
