@@ -2,7 +2,7 @@
  *
  * stdout carries the result and nothing else; everything said to a person goes to stderr through di_cli_note and
  * di_cli_report. One file per command; main.c parses the command line, so a command starts with a complete
- * configuration. Only main decides about the exit code's delivery; commands return it.
+ * configuration and returns its exit code. Single-threaded.
  */
 #ifndef DI_CLI_CLI_H
 #define DI_CLI_CLI_H
@@ -26,11 +26,10 @@ typedef struct di_cli {
 typedef struct di_command {
     const char *name;
     const char *summary; /* one line for the list of commands */
-    const char *usage;   /* "deepinfer generate [MODEL] [options]" */
-    const char *text;    /* what it does, up to five lines */
+    const char *usage;   /* what follows the name: "[MODEL] [options]" */
+    const char *text;    /* what it does, a few lines */
     const char *example; /* one or two lines */
-    const char *groups;  /* groups of options it takes, space-separated, most important first; "common" and "limits" are
-                            always taken */
+    const char *groups;  /* groups of options it takes, most important first; "common" and "limits" always are */
     int (*run)(di_cli *cli);
 } di_command;
 
@@ -38,38 +37,81 @@ extern const di_command di_command_chat, di_command_generate, di_command_score, 
 
 const di_command *const *di_commands(size_t *count);
 
-/* ---- messages (stderr) */
+/* ---- messages.c (stderr, results) */
 
-/* "deepinfer: message" and what the error names; returns the exit code of its status (usage and configuration 2,
- * everything else 1). */
-int di_cli_report(const di_cli *cli, const di_error *error);
+/* "deepinfer: message"; returns the exit code of its status (usage and configuration 2, everything else 1). */
+int di_cli_report(const di_error *error);
 /* A line for a person, not with --quiet. */
 void di_cli_note(const di_cli *cli, const char *format, ...) DI_PRINTF(2, 3);
-/* Writes to stdout; a failed write (closed pipe, full disk) is an error. */
+/* Writes to stdout and flushes; a failed write (full disk) is an error. */
 di_status di_cli_write(const char *bytes, size_t length, di_error *error);
+/* {"id": id, "line": line, "error": {...}}\n; id may be NULL. */
+void di_cli_error_line(di_text *out, const di_json *id, uint64_t line, const di_error *error);
+/* "prompt 12 tokens, 345.6/s; answer 60 tokens, 78.9/s; seed 1" on stderr, not with --quiet. */
+void di_cli_footer(const di_cli *cli, const di_event *done);
 
-/* ---- engine */
+/* ---- help.c */
+void di_help_main(di_text *out);
+void di_help_command(di_text *out, const di_command *command);
+/* False if there is no such topic. */
+bool di_help_topic(di_text *out, const char *topic);
+di_status di_version_text(const di_config *config, di_text *out, di_error *error);
+
+/* ---- arguments.c */
+
+typedef struct di_arguments {
+    const di_command *command; /* NULL with help, version or a topic */
+    bool help, version;
+    const char *topic; /* of `help TOPIC` */
+} di_arguments;
+
+/* Reads the command line: flags into cli->config, MODEL into cli->model. */
+di_status di_parse_arguments(int count, char **arguments, di_cli *cli, di_arguments *parsed, di_error *error);
+
+/* ---- session.c: engine, interruption, parameters */
 
 /* Opens the engine for cli->model with the configuration and passes its notes on. */
 di_status di_cli_open_engine(di_cli *cli, di_engine **engine, di_error *error);
-
-/* ---- interruption */
-
 /* From here on SIGINT and SIGTERM do not end the process; they make cli->interrupt readable. */
 di_status di_cli_catch_interrupts(di_cli *cli, di_error *error);
 /* True once for every signal that came. Does not wait. */
 bool di_cli_interrupted(di_cli *cli);
+/* Sampling parameters of the flags. "1,2,3" lists live in the arena. */
+di_status di_cli_sampling(const di_cli *cli, const di_engine *engine, di_arena *arena, di_sampling *sampling,
+                          di_error *error);
+/* --thinking, resolved for this model. */
+bool di_cli_thinking(const di_cli *cli, const di_engine *engine);
+/* Ids as text, "1, 2 3": separated by commas and white space. *ids lives in the arena. */
+di_status di_cli_parse_ids(di_arena *arena, const char *param, const char *text, size_t length, int32_t **ids,
+                           size_t *count, di_error *error);
+/* A JSON array of ids. */
+di_status di_cli_json_ids(di_arena *arena, const di_json *array, const char *param, int32_t **ids, size_t *count,
+                          di_error *error);
+/* Refuses members of a JSON line that are not among `names` (NULL-terminated) and members given twice. */
+di_status di_cli_check_members(const di_json *object, const char *const *names, di_error *error);
+/* The ids that a raw prompt stands for: BOS, then its plain text. *ids is malloc'ed. */
+di_status di_cli_prompt_ids(di_engine *engine, const char *text, size_t length, int32_t **ids, size_t *count,
+                            di_error *error);
 
-/* ---- input */
+/* ---- lines.c: input */
 
 /* Source of input: --input FILE or standard input. Lines end with \n only; the last one may lack it. */
 typedef struct di_cli_lines di_cli_lines;
 di_status di_cli_lines_open(di_cli *cli, di_cli_lines **lines, di_error *error);
 void di_cli_lines_close(di_cli_lines *lines);
-typedef enum di_cli_line { DI_LINE_OK, DI_LINE_TOO_LONG, DI_LINE_END, DI_LINE_INTERRUPTED, DI_LINE_ERROR } di_cli_line;
-/* Next line without its \n, borrowed until the next call. A line above --limit-line-bytes is skipped to its end. */
-di_cli_line di_cli_lines_next(di_cli_lines *lines, const char **text, size_t *length, di_error *error);
+typedef enum di_cli_line {
+    DI_LINE_OK,
+    DI_LINE_TOO_LONG, /* skipped to its end; *error says so */
+    DI_LINE_NONE,     /* no complete line came in time */
+    DI_LINE_END,
+    DI_LINE_INTERRUPTED,
+    DI_LINE_ERROR
+} di_cli_line;
+/* Next line without its \n, borrowed until the next call. timeout_ms < 0 waits for ever. */
+di_cli_line di_cli_lines_next(di_cli_lines *lines, int timeout_ms, const char **text, size_t *length, di_error *error);
 uint64_t di_cli_lines_number(const di_cli_lines *lines); /* of the line last returned, from 1 */
+/* Number of lines if the input is a file, else 0. */
+uint64_t di_cli_lines_total(const di_cli_lines *lines);
 
 /* The text prompt: --prompt, --input or all of standard input, byte for byte. *text is malloc'ed. */
 di_status di_cli_read_text(di_cli *cli, char **text, size_t *length, di_error *error);

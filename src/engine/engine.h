@@ -20,9 +20,9 @@ di_status di_find_model(const di_config *config, const char *model, di_text *pat
 /* Refuses by name the options of features that do not exist yet when they are not at their neutral value. */
 di_status di_check_features(const di_config *config, di_error *error);
 
-/* Reads the configuration of a program: file (named by `file`, or by the environment if that is NULL) and environment.
- * The caller sets its flags afterwards. *notes (may be NULL) as for di_config_load_environment. */
-di_status di_read_configuration(di_config *config, const char *file, di_text *notes, di_error *error);
+/* Adds the environment and the file that the option "config" names to a configuration; options already set keep their
+ * values. *notes (may be NULL) as for di_config_load_environment. */
+di_status di_read_configuration(di_config *config, di_text *notes, di_error *error);
 
 /* Like di_open, from a configuration that is complete (file, environment and flags read). config is read during the
  * call only; the log (may be NULL) must outlive the engine. */

@@ -32,20 +32,11 @@ void di_free(void *memory) {
 
 /* ---------------------------------------------------------------- configuration */
 
-di_status di_read_configuration(di_config *config, const char *file, di_text *notes, di_error *error) {
-    di_status status = DI_OK;
-    if (!file) {
-        /* The environment may name the file, and yet counts more than what the file says. */
-        di_config *environment = di_config_new();
-        if (!environment) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the configuration");
-        status = di_config_load_environment(environment, NULL, error);
-        file = di_config_text(environment, DI_OPT_CONFIG);
-        if (status == DI_OK && file && file[0]) status = di_config_load_file(config, file, error);
-        di_config_free(environment);
-    } else {
-        status = di_config_load_file(config, file, error);
-    }
-    return status == DI_OK ? di_config_load_environment(config, notes, error) : status;
+di_status di_read_configuration(di_config *config, di_text *notes, di_error *error) {
+    di_status status = di_config_load_environment(config, notes, error);
+    const char *file = di_config_text(config, DI_OPT_CONFIG);
+    if (status == DI_OK && file[0]) status = di_config_load_file(config, file, error);
+    return status;
 }
 
 di_status di_check_features(const di_config *config, di_error *error) {
@@ -155,6 +146,7 @@ static di_status open_device(di_engine *engine, const di_config *config, di_erro
     block_signals(&before);
     di_status status = di_pool_new(threads, &engine->pool, error);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status == DI_OK) status = di_checkpoint_scan(engine->checkpoint, engine->pool, error);
     if (status != DI_OK) return status;
     return di_cpu_backend_new(di_config_text(config, DI_OPT_CPU_ISA), engine->pool, engine->note, &engine->backend,
                               error);
@@ -272,17 +264,16 @@ di_status di_open(const char *model, const di_option *options, size_t option_cou
     if (!engine) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "engine", "engine is NULL");
     *engine = NULL;
     if (option_count && !options) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "options", "options is NULL");
-    const char *file = NULL;
-    for (size_t i = 0; i < option_count; i++) {
-        if (!options[i].name || !options[i].value)
-            return di_fail(error, DI_ERR_INVALID_ARGUMENT, "options", "option %zu has no name or no value", i);
-        if (strcmp(options[i].name, "config") == 0) file = options[i].value;
-    }
     di_config *config = di_config_new();
     if (!config) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the configuration");
-    di_status status = di_read_configuration(config, file, NULL, error);
-    for (size_t i = 0; status == DI_OK && i < option_count; i++)
-        status = di_config_set(config, options[i].name, options[i].value, DI_CONFIG_FLAG, error);
+    di_status status = DI_OK;
+    for (size_t i = 0; status == DI_OK && i < option_count; i++) {
+        if (!options[i].name || !options[i].value)
+            status = di_fail(error, DI_ERR_INVALID_ARGUMENT, "options", "option %zu has no name or no value", i);
+        else
+            status = di_config_set(config, options[i].name, options[i].value, DI_CONFIG_FLAG, error);
+    }
+    if (status == DI_OK) status = di_read_configuration(config, NULL, error);
     if (status == DI_OK) status = di_engine_open(model, config, NULL, engine, error);
     di_config_free(config);
     return status;
