@@ -337,7 +337,7 @@ static di_status read_token_id(const reader *r, const char *key, int32_t *id) {
 
 static di_status add_eos(const reader *r, const di_json *node) {
     di_model_config *config = r->config;
-    int32_t id;
+    int32_t id = 0;
     di_status status = check_token_id(r, "eos_token_id", node, &id);
     if (status != DI_OK) return status;
     for (uint32_t i = 0; i < config->eos_count; i++)
