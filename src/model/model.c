@@ -106,23 +106,29 @@ void di_step_clear(di_step *step) {
     step->submitted = false;
 }
 
+/* First row of the entry that runs the decoder half. */
+static uint32_t decoder_start(const di_step_entry *e) {
+    if (e->replay_from < 0) return e->decoder_from < e->count ? e->decoder_from : e->count;
+    return e->replay_from > e->state.committed ? (uint32_t)(e->replay_from - e->state.committed) : 0;
+}
+
 static di_status check_entry(const di_step *step, const di_step_entry *e, di_error *error) {
     const di_model *model = step->model;
-    uint32_t replayed = e->replay_from < 0 ? 0 : (uint32_t)(e->state.committed - e->replay_from);
-    uint32_t decoded = e->decoder_from < e->count ? e->count - e->decoder_from : 0;
-    uint32_t logits = e->logits_from < e->count ? e->count - e->logits_from : 0;
+    bool replay = e->replay_from >= 0;
+    uint32_t replayed =
+        replay && e->replay_from < e->state.committed ? (uint32_t)(e->state.committed - e->replay_from) : 0;
+    uint32_t start = decoder_start(e), logits = e->logits_from < e->count ? e->count - e->logits_from : 0;
+    if (!model->options.compact && (e->decoder_from != 0 || replay))
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "decoder_from", "only compact prefill leaves out decoder rows");
+    if (replayed > model->keep || start > e->count || (logits && e->logits_from < start))
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "replay_from",
+                       "the decoder half starts at most %u positions back, and logits need it", model->keep);
     if (step->half[0].sequence_count == step->max_sequences || step->half[0].count + e->count > step->max_rows ||
-        step->half[1].count + replayed + decoded > step->decoder_capacity ||
+        step->half[1].count + replayed + (e->count - start) > step->decoder_capacity ||
         step->logits_count + logits > step->max_logits)
         return di_fail(error, DI_ERR_LIMIT, "max-rows",
                        "the step is full: at most %u rows, %u sequences and %u rows of logits", step->max_rows,
                        step->max_sequences, step->max_logits);
-    if (!model->options.compact && (e->decoder_from != 0 || e->replay_from >= 0))
-        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "decoder_from", "only compact prefill leaves out decoder rows");
-    if (replayed > model->keep || (e->replay_from >= 0 && e->decoder_from != 0) ||
-        (logits && e->logits_from < e->decoder_from))
-        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "replay_from",
-                       "rows to replay must be among the last %u, and logits need the decoder half", model->keep);
     uint64_t need = (uint64_t)e->state.committed + e->count;
     if (need > (uint64_t)e->state.page_count * model->layout.page_tokens)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "pages", "%llu positions do not fit %u pages of %u positions",
@@ -147,16 +153,14 @@ di_status di_step_add(di_step *step, const di_step_entry *entry, uint32_t *index
     uint32_t s = step->half[0].sequence_count;
     int32_t start = entry->state.committed;
     bool replay = entry->replay_from >= 0;
-    di_sequence_view view = {
-        .rolling = entry->state.rolling,
-        .pages = entry->state.pages,
-        .page_count = entry->state.page_count,
-        .committed = start,
-        .first_row = {step->half[0].count, step->half[1].count},
-        .first_position = {start, replay ? entry->replay_from
-                                         : start + (int32_t)(entry->decoder_from < entry->count ? entry->decoder_from
-                                                                                                : entry->count)},
-        .window_low = {0, replay ? entry->replay_from : entry->state.decoder_low}};
+    uint32_t decoder_from = decoder_start(entry);
+    di_sequence_view view = {.rolling = entry->state.rolling,
+                             .pages = entry->state.pages,
+                             .page_count = entry->state.page_count,
+                             .committed = start,
+                             .first_row = {step->half[0].count, step->half[1].count},
+                             .first_position = {start, replay ? entry->replay_from : start + (int32_t)decoder_from},
+                             .window_low = {0, replay ? entry->replay_from : entry->state.decoder_low}};
     *first_logits = step->logits_count;
     if (replay)
         for (int32_t p = entry->replay_from; p < start; p++) add_row(step, DI_HALF_DECODER, s, p, 0, 0);
@@ -164,7 +168,7 @@ di_status di_step_add(di_step *step, const di_step_entry *entry, uint32_t *index
         uint32_t flags = (entry->taps ? DI_ROW_TAPS : 0) | (i >= entry->logits_from ? DI_ROW_LOGITS : 0);
         int32_t position = start + (int32_t)i;
         add_row(step, DI_HALF_ENCODER, s, position, entry->tokens[i], flags);
-        if (i < entry->decoder_from) continue;
+        if (i < decoder_from) continue;
         if (i >= entry->logits_from) step->logits_rows[step->logits_count++] = step->half[1].count;
         add_row(step, DI_HALF_DECODER, s, position, entry->tokens[i], flags);
     }

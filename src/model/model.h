@@ -99,8 +99,8 @@ typedef struct di_step_entry {
     /* Decoder half. Rows from decoder_from on run layers [cut, L); UINT32_MAX = none of them (a prompt chunk that is
      * not the end in compact mode). */
     uint32_t decoder_from;
-    /* Compact, last chunk of a prompt: also run the kept rows of positions replay_from .. committed-1 through the
-     * decoder half, with empty windows before replay_from. -1 = no. */
+    /* Compact, last chunk of a prompt (-1 otherwise): the decoder half runs from this absolute position on, with empty
+     * windows before it. Positions below `committed` come from the kept rows; decoder_from is then implied. */
     int32_t replay_from;
     bool taps;
 } di_step_entry;
