@@ -1,4 +1,4 @@
-/* arena.c - see arena.h. A list of blocks, filled one after the other; reset goes back to the first. */
+/* arena.c - see arena.h. A list of blocks of which one is being filled; reset joins them into one. */
 #include "base/arena.h"
 
 #include <stdlib.h>
@@ -49,8 +49,7 @@ di_arena *di_arena_new(size_t block_size) {
     return arena;
 }
 
-void di_arena_free(di_arena *arena) {
-    if (!arena) return;
+static void free_blocks(di_arena *arena) {
     for (block *b = arena->first; b;) {
         block *next = b->next;
         UNCOVER(b->data, b->capacity);
@@ -58,17 +57,14 @@ void di_arena_free(di_arena *arena) {
         free(b);
         b = next;
     }
-    free(arena);
+    arena->first = arena->current = NULL;
+    arena->bytes = 0;
 }
 
-void di_arena_reset(di_arena *arena) {
-    for (block *b = arena->first; b; b = b->next) {
-        UNCOVER(b->data, b->capacity);
-        POISON(b->data, b->capacity);
-        HIDE(b->data, b->capacity);
-        b->used = 0;
-    }
-    arena->current = arena->first;
+void di_arena_free(di_arena *arena) {
+    if (!arena) return;
+    free_blocks(arena);
+    free(arena);
 }
 
 static block *block_new(di_arena *arena, size_t size) {
@@ -82,6 +78,22 @@ static block *block_new(di_arena *arena, size_t size) {
     arena->bytes += bytes;
     HIDE(b->data, b->capacity);
     return b;
+}
+
+void di_arena_reset(di_arena *arena) {
+    if (arena->first && arena->first->next) {
+        /* One block of the same size: the same work then fits without asking the system again. */
+        size_t capacity = 0;
+        for (block *b = arena->first; b; b = b->next) capacity += b->capacity;
+        free_blocks(arena);
+        arena->first = block_new(arena, capacity);
+    } else if (arena->first) {
+        UNCOVER(arena->first->data, arena->first->capacity);
+        POISON(arena->first->data, arena->first->capacity);
+        HIDE(arena->first->data, arena->first->capacity);
+        arena->first->used = 0;
+    }
+    arena->current = arena->first;
 }
 
 /* Space in the block, or NULL. The data begins at a multiple of 64, so offsets alone give the alignment. */
@@ -99,26 +111,14 @@ static void *block_take(block *b, size_t size, size_t alignment) {
 void *di_arena_alloc_aligned(di_arena *arena, size_t size, size_t alignment) {
     if (alignment == 0 || alignment > BLOCK_ALIGNMENT || (alignment & (alignment - 1))) return NULL;
     if (size == 0) size = 1; /* distinct addresses */
-    /* After a reset the blocks that follow are empty and may still hold it. */
-    for (block *b = arena->current; b; b = b->next) {
-        void *memory = block_take(b, size, alignment);
-        if (memory) {
-            arena->current = b;
-            return memory;
-        }
-    }
+    void *memory = arena->current ? block_take(arena->current, size, alignment) : NULL;
+    if (memory) return memory;
     block *b = block_new(arena, size);
     if (!b) return NULL;
-    if (arena->current && size < arena->block_size) {
-        b->next = arena->current->next;
-        arena->current->next = b;
-        arena->current = b;
-    } else {
-        /* A large block is full at once: it goes in front, where searches from the current block do not see it. */
-        b->next = arena->first;
-        arena->first = b;
-        if (!arena->current) arena->current = b;
-    }
+    b->next = arena->first;
+    arena->first = b;
+    /* A large block is full at once and does not end the use of the current one. */
+    if (!arena->current || size < arena->block_size) arena->current = b;
     return block_take(b, size, alignment);
 }
 

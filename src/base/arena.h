@@ -1,8 +1,8 @@
 /* arena.h - memory that is freed all at once.
  *
  * Owner: whoever made it; not thread-safe. Allocations are aligned to 64 bytes at most (16 by default), never moved,
- * freed only by di_arena_reset (keeps the blocks) or di_arena_free. Memory is not cleared; test builds (DI_POISON)
- * fill it with 0xA5 on allocation and on reset.
+ * freed only by di_arena_reset (keeps the memory for the next use) or di_arena_free. Memory is not cleared; test builds
+ * (DI_POISON) fill it with 0xA5 on allocation and on reset.
  */
 #ifndef DI_BASE_ARENA_H
 #define DI_BASE_ARENA_H
