@@ -1,0 +1,97 @@
+/* The format's control tokens, profiles and efforts. */
+#include "recipe/recipe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct control_row {
+    const char *text;
+    int32_t id; /* in the published vocabulary */
+} control_row;
+
+enum { PUBLISHED_VOCABULARY = 129280 };
+
+static const control_row controls[DI_CONTROL_COUNT] = {
+    [DI_CONTROL_BOS] = {"<｜begin▁of▁sentence｜>", 0},     [DI_CONTROL_EOS] = {"<｜end▁of▁sentence｜>", 1},
+    [DI_CONTROL_SYSTEM] = {"<｜System｜>", 128799},        [DI_CONTROL_USER] = {"<｜User｜>", 128803},
+    [DI_CONTROL_ASSISTANT] = {"<｜Assistant｜>", 128804},  [DI_CONTROL_THINK] = {"<think>", 128821},
+    [DI_CONTROL_THINK_END] = {"</think>", 128822},         [DI_CONTROL_REF] = {"<｜ref｜>", 129278},
+    [DI_CONTROL_REF_END] = {"<｜/ref｜>", 129277},         [DI_CONTROL_BOX] = {"<｜box｜>", 129276},
+    [DI_CONTROL_BOX_END] = {"<｜/box｜>", 129275},         [DI_CONTROL_POINT] = {"<｜point｜>", 129274},
+    [DI_CONTROL_POINT_END] = {"<｜/point｜>", 129273},     [DI_CONTROL_POLYGON] = {"<｜polygon｜>", 129272},
+    [DI_CONTROL_POLYGON_END] = {"<｜/polygon｜>", 129271},
+};
+
+const char *di_control_text(di_control control) {
+    return controls[control].text;
+}
+
+di_status di_recipe_profile_parse(const char *name, di_recipe_profile *profile, di_error *error) {
+    if (strcmp(name, "v4.1") == 0) {
+        *profile = DI_RECIPE_V41;
+        return DI_OK;
+    }
+    if (strcmp(name, "v4-0731") == 0 || strcmp(name, "v4-preview") == 0)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "profile", "profile %s is not available in this version, only v4.1",
+                       name);
+    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "profile", "unknown profile \"%.40s\"; known is v4.1", name);
+}
+
+di_status di_recipe_open(const di_tokenizer *tokenizer, di_recipe_profile profile, di_log *log, di_recipe *recipe,
+                         di_error *error) {
+    di_text missing = {0};
+    bool published = di_tokenizer_vocabulary(tokenizer) == PUBLISHED_VOCABULARY;
+    recipe->profile = profile;
+    for (int i = 0; i < DI_CONTROL_COUNT; i++) {
+        const control_row *row = &controls[i];
+        recipe->ids[i] = di_tokenizer_added_id(tokenizer, row->text);
+        if (recipe->ids[i] < 0 && i < DI_CONTROL_REQUIRED) {
+            if (missing.length) di_text_puts(&missing, ", ");
+            di_text_puts(&missing, row->text);
+        } else if (published && recipe->ids[i] != row->id) {
+            di_log_write(log, DI_LOG_WARN, "recipe", "token %s has id %d in this tokenizer, not %d as published",
+                         row->text, recipe->ids[i], row->id);
+        }
+    }
+    di_status status = DI_OK;
+    if (missing.failed)
+        status = di_fail(error, DI_ERR_MEMORY, NULL, "out of memory while reading the chat format");
+    else if (missing.length)
+        status = di_fail(error, DI_ERR_UNSUPPORTED, "tokenizer.json",
+                         "chat needs control tokens that the model's tokenizer lacks: %s", missing.data);
+    di_text_free(&missing);
+    return status;
+}
+
+void di_recipe_options_default(di_recipe_options *options) {
+    *options = (di_recipe_options){.thinking = true, .effort = DI_EFFORT_DEFAULT};
+}
+
+di_status di_recipe_effort_parse(const char *text, di_recipe_options *options, di_error *error) {
+    static const struct {
+        const char *name;
+        int effort;
+    } efforts[] = {{"none", 0},  {"minimal", 50}, {"low", 50},  {"medium", 75},
+                   {"high", 75}, {"xhigh", 75},   {"max", 100}, {"ultra", 100}};
+    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
+        if (strcmp(text, efforts[i].name) == 0) {
+            if (efforts[i].effort)
+                options->effort = efforts[i].effort;
+            else
+                options->thinking = false;
+            return DI_OK;
+        }
+    int value = 0;
+    size_t digits = 0;
+    for (; text[digits] >= '0' && text[digits] <= '9' && digits < 4; digits++)
+        value = value * 10 + (text[digits] - '0');
+    if (digits && !text[digits] && text[0] != '0' && value <= 100) {
+        options->effort = value;
+        return DI_OK;
+    }
+    return di_fail(
+        error, DI_ERR_INVALID_ARGUMENT, "reasoning_effort",
+        "reasoning effort \"%.40s\" is not known; it is none, minimal, low, medium, high, xhigh, max, ultra or "
+        "1 .. 100",
+        text);
+}
