@@ -139,9 +139,9 @@ static void write_memory(di_text *out, const char *label, uint64_t bytes, const 
 
 static void write_plan(const inspection *in, di_text *out) {
     const di_memory_plan *p = &in->plan;
-    char remark[96];
-    di_text_printf(out, "\nMemory plan for %u sequences of %u positions, %u rows a step\n", p->max_seqs, p->context,
-                   p->max_rows);
+    char remark[96], number[32];
+    di_text_printf(out, "\nMemory plan for %u sequence%s of %u positions, %u rows a step\n", p->max_seqs,
+                   p->max_seqs == 1 ? "" : "s", p->context, p->max_rows);
     write_memory(out, "weights in the file", p->mapped, "mapped, used where they are");
     write_memory(out, "weights repacked", p->owned, "E2M1 matrices, vectors");
     write_memory(out, "tables in the file", p->tables, "mapped, read row by row");
@@ -150,7 +150,8 @@ static void write_plan(const inspection *in, di_text *out) {
     write_memory(out, "sequences", p->sequences, remark);
     write_memory(out, "step buffers", p->step, "");
     write_memory(out, "program", p->program, "code, tokenizer, threads, scratch");
-    write_memory(out, "= all", p->total, "");
+    snprintf(remark, sizeof remark, "%s of it private", size_text(p->private_bytes, number));
+    write_memory(out, "= all", p->total, remark);
     if (p->unused) write_memory(out, "not loaded", p->unused, "draft head, vision");
 }
 
@@ -163,14 +164,17 @@ static void write_machine(const inspection *in, di_text *out) {
     if (m->available == 0) {
         di_text_puts(out, "  how much memory is available is not known\n");
     } else if (p->fits) {
-        di_text_printf(out, "  the plan fits; %" PRIu64 " sequences of %u positions would\n", p->sequences_that_fit,
-                       p->context);
-    } else if (p->sequences_that_fit) {
-        di_text_printf(out, "  the plan needs %s more; %" PRIu64 " sequences of %u positions fit\n",
-                       size_text(p->total - m->available, a), p->sequences_that_fit, p->context);
+        di_text_printf(out, "  the plan fits; there is room for %" PRIu64 " sequences of %u positions\n",
+                       p->sequences_that_fit, p->context);
     } else {
-        di_text_printf(out, "  the plan needs %s more; not even one sequence of %u positions fits\n",
-                       size_text(p->total - m->available, a), p->context);
+        di_text_printf(out, "  the plan needs %s more; ", size_text(p->total - m->available, a));
+        if (p->sequences_that_fit)
+            di_text_printf(out, "there is room for %" PRIu64 " sequences of %u positions\n", p->sequences_that_fit,
+                           p->context);
+        else if (p->private_bytes <= m->available)
+            di_text_puts(out, "it would run, reading weights from the disk again and again\n");
+        else
+            di_text_printf(out, "not even one sequence of %u positions fits\n", p->context);
     }
 }
 
@@ -350,6 +354,7 @@ static void put_plan(di_json_writer *json, const inspection *in) {
     put(json, "sequences", p->sequences);
     put(json, "step", p->step);
     put(json, "program", p->program);
+    put(json, "private", p->private_bytes);
     put(json, "total", p->total);
     di_json_object_end(json);
     di_json_key(json, "machine");

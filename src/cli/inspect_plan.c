@@ -189,7 +189,8 @@ void di_memory_plan_make(const di_model_config *config, const di_checkpoint *che
     uint64_t weights = plan->mapped + plan->tables + plan->owned;
     plan->context = options->context;
     if (plan->context == 0) {
-        uint64_t left = options->available > weights ? options->available - weights : options->available ? 1 : 0;
+        /* Where not even the weights fit, the plan shows what the model's maximum would need. */
+        uint64_t left = options->available > weights ? options->available - weights : 0;
         plan->context =
             di_plan_context(config->max_position_embeddings, plan->rolling, plan->page, plan->page_tokens, left);
     }
@@ -201,6 +202,7 @@ void di_memory_plan_make(const di_model_config *config, const di_checkpoint *che
     plan->sequences = plan->sequence * plan->max_seqs;
     uint64_t fixed = weights + plan->step + plan->program;
     plan->total = fixed + plan->sequences;
+    plan->private_bytes = plan->total - plan->mapped - plan->tables;
     plan->fits = options->available && plan->total <= options->available;
     if (options->available > fixed) plan->sequences_that_fit = (options->available - fixed) / plan->sequence;
 }

@@ -79,6 +79,7 @@ typedef struct di_memory_plan {
     uint64_t step;      /* buffers of a step */
     uint64_t program;   /* code, tokenizer, threads, scratch memory */
     uint64_t total;
+    uint64_t private_bytes;      /* of these: not backed by the model's files, so the system cannot drop them */
     uint64_t sequences_that_fit; /* at `context`, in `available`; 0 if the weights alone do not fit */
     bool fits;                   /* total <= available */
 } di_memory_plan;
