@@ -47,10 +47,9 @@ void di_splitter_push(di_splitter *splitter, int32_t token_id, const char *text,
     size_t mark_length = strlen(mark);
     if (length >= mark_length && memcmp(text + length - mark_length, mark, mark_length) == 0) length -= mark_length;
     put(splitter, text, length, reasoning, content);
-    if (!splitter->reasoning) return; /* a stray mark in an answer is dropped */
-    splitter->held = 0;
+    splitter->leading = splitter->reasoning; /* a stray mark in an answer is dropped */
     splitter->reasoning = false;
-    splitter->leading = true;
+    splitter->held = 0;
 }
 
 void di_splitter_finish(di_splitter *splitter, const char *text, size_t length, di_text *reasoning, di_text *content) {

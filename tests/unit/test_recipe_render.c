@@ -170,7 +170,9 @@ static bool covered(const di_json *line) {
         !di_json_string_is(di_json_get(line, "api"), "chat") ||
         !di_json_string_is(di_json_get(line, "profile"), "v4.1"))
         return false;
-    if (di_json_get(request, "tools") || di_json_get(request, "response_format")) return false;
+    const di_json *tools = di_json_get(request, "tools"), *format = di_json_get(request, "response_format");
+    if (tools && tools->count && !di_json_string_is(di_json_get(request, "tool_choice"), "none")) return false;
+    if (format && !di_json_string_is(di_json_get(format, "type"), "text")) return false;
     uint64_t images;
     if (!di_json_uint64(di_json_get(line, "images"), &images) || images) return false;
     for (const di_json *m = messages->first; m; m = m->next) {
@@ -193,12 +195,39 @@ static void check_start(const di_json *line, di_answer_start start) {
     assert_true(di_json_string_is(expected, names[start]));
 }
 
-static void check_golden(di_arena *arena, const di_json *line) {
+/* Requests of the other two interfaces that need nothing but messages, written as chat requests. */
+static const di_json *as_chat(di_arena *arena, const di_json *line) {
+    static const struct {
+        const char *id, *chat;
+    } requests[] = {
+        {"messages/plain", "{\"messages\":[{\"role\":\"user\",\"content\":\"ahoy\"}]}"},
+        {"messages/system-blocks",
+         "{\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
+         "\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"ahoy\"}],\"thinking\":false}"},
+        {"messages/effort-max",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"ahoy\"}],\"reasoning_effort\":\"max\"}"},
+        {"messages/system-inside",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":"
+         "\"system\",\"content\":\"now\"},{\"role\":\"user\",\"content\":\"c\"}],\"thinking\":false}"},
+        {"messages/max-tokens-clamped", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"},
+        {"responses/string", "{\"messages\":[{\"role\":\"user\",\"content\":\"ahoy\"}]}"},
+        {"responses/instructions",
+         "{\"messages\":[{\"role\":\"system\",\"content\":\"be kind\"},{\"role\":\"user\",\"content\":\"ahoy\"}],"
+         "\"reasoning_effort\":\"none\"}"},
+        {"responses/developer",
+         "{\"messages\":[{\"role\":\"system\",\"content\":\"dev\"},{\"role\":\"user\",\"content\":\"ahoy\"}],"
+         "\"reasoning_effort\":\"none\"}"},
+    };
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        if (di_json_string_is(di_json_get(line, "id"), requests[i].id)) return parse(arena, requests[i].chat);
+    return covered(line) ? di_json_get(line, "request") : NULL;
+}
+
+static void check_golden(di_arena *arena, const di_json *line, const di_json *request) {
     const char *id = di_json_get(line, "id")->text;
     di_prompt prompt;
     di_error error;
-    if (render(arena, di_json_get(line, "request"), false, &prompt, &error) != DI_OK)
-        fail_msg("%s: %s", id, error.message);
+    if (render(arena, request, false, &prompt, &error) != DI_OK) fail_msg("%s: %s", id, error.message);
     const di_json *expected = di_json_get(line, "prompt");
     if (prompt.length != expected->length || memcmp(prompt.text, expected->text, prompt.length) != 0)
         fail_msg("%s: %s\nexpected %s", id, prompt.text, expected->text);
@@ -230,13 +259,14 @@ static void test_golden(void **state) {
         assert_non_null(end);
         *end = 0;
         const di_json *line = parse(arena, at);
-        if (covered(line)) {
-            check_golden(arena, line);
+        const di_json *request = as_chat(arena, line);
+        if (request) {
+            check_golden(arena, line, request);
             checked++;
         }
         di_arena_reset(arena);
     }
-    assert_int_equal(checked, 44);
+    assert_int_equal(checked, 48 + 8);
     di_arena_free(arena);
     free(text);
 }
