@@ -123,24 +123,46 @@ static void test_numbers(void **state) {
     check_known_numbers();
 }
 
+/* Sets a locale with a decimal comma: one of the system's, or one made in `folder`. */
+static const char *set_comma_locale(const char *folder) {
+    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "nl_NL.UTF-8"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (setlocale(LC_ALL, names[i])) return names[i];
+    }
+    char command[256];
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >/dev/null 2>&1", folder);
+    int result = system(command);
+    setenv("LOCPATH", folder, 1);
+    const char *found = result == 0 ? setlocale(LC_ALL, names[0]) : NULL;
+    unsetenv("LOCPATH");
+    return found;
+}
+
 /* The program around the library may use a decimal comma. */
 static void test_locale(void **state) {
     (void)state;
-    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "nl_NL.UTF-8"};
-    const char *found = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && !found; i++) found = setlocale(LC_ALL, names[i]);
+    char folder[] = "/tmp/di_test_locale_XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    const char *found = set_comma_locale(folder);
+    char text[16], command[64];
+    snprintf(text, sizeof text, "%.1f", 0.5);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
     if (!found) {
-        print_message("no locale with a decimal comma is installed\n");
+        print_message("no locale with a decimal comma can be had here\n");
         skip();
     }
+    assert_string_equal(text, "0,5");
     check_known_numbers();
     di_arena *arena = di_arena_new(0);
     const di_json *root;
-    double value;
+    double value = 0;
     assert_int_equal(di_json_parse(arena, "1.5", 3, 0, &root, NULL), DI_OK);
-    assert_true(di_json_double(root, &value));
+    bool read = di_json_double(root, &value);
+    snprintf(text, sizeof text, "%.1f", 0.5);
     setlocale(LC_ALL, "C");
-    assert_true(value == 1.5);
+    assert_string_equal(text, "0,5"); /* the writer put the program's locale back */
+    assert_true(read && value == 1.5);
     di_arena_free(arena);
 }
 
