@@ -156,7 +156,7 @@ static void test_precedence(void **state) {
     static const di_config_source order[] = {DI_CONFIG_FLAG, DI_CONFIG_FILE, DI_CONFIG_ENVIRONMENT, DI_CONFIG_FLAG};
     static const int64_t expected[] = {10, 10, 10, 13};
     for (int i = 0; i < 4; i++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d", 10 + i);
         assert_int_equal(di_config_set(config, "threads", text, order[i], NULL), DI_OK);
         assert_int_equal(di_config_int(config, DI_OPT_THREADS), expected[i]);
