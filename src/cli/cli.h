@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "deepinfer.h"
+#include "recipe/recipe.h"
+#include "sampling/sampling.h"
 
 enum { DI_EXIT_OK = 0, DI_EXIT_FAILED = 1, DI_EXIT_USAGE = 2, DI_EXIT_INTERRUPTED = 130 };
 
@@ -20,7 +22,7 @@ typedef struct di_cli {
     const char *model; /* positional MODEL; NULL = not given */
     di_log *log;
     bool quiet;
-    int interrupt; /* descriptor that becomes readable on SIGINT and SIGTERM, -1 until di_cli_catch_interrupts */
+    int interrupt; /* descriptor that becomes readable on SIGINT, -1 until di_cli_catch_interrupts */
 } di_cli;
 
 typedef struct di_command {
@@ -68,19 +70,20 @@ typedef struct di_arguments {
 /* Reads the command line: flags into cli->config, MODEL into cli->model. */
 di_status di_parse_arguments(int count, char **arguments, di_cli *cli, di_arguments *parsed, di_error *error);
 
-/* ---- session.c: engine, interruption, parameters */
+/* ---- setup.c: engine, interruption, parameters */
 
 /* Opens the engine for cli->model with the configuration and passes its notes on. */
 di_status di_cli_open_engine(di_cli *cli, di_engine **engine, di_error *error);
-/* From here on SIGINT and SIGTERM do not end the process; they make cli->interrupt readable. */
+/* From here on SIGINT does not end the process; it makes cli->interrupt readable. */
 di_status di_cli_catch_interrupts(di_cli *cli, di_error *error);
-/* True once for every signal that came. Does not wait. */
+/* True if a signal came since the last call. Does not wait. */
 bool di_cli_interrupted(di_cli *cli);
 /* Sampling parameters of the flags. "1,2,3" lists live in the arena. */
 di_status di_cli_sampling(const di_cli *cli, const di_engine *engine, di_arena *arena, di_sampling *sampling,
                           di_error *error);
-/* --thinking, resolved for this model. */
-bool di_cli_thinking(const di_cli *cli, const di_engine *engine);
+/* The chat format of the model and the options that --thinking and --effort ask for. */
+di_status di_cli_recipe(const di_cli *cli, const di_engine *engine, di_recipe *recipe, di_recipe_options *options,
+                        di_error *error);
 /* Ids as text, "1, 2 3": separated by commas and white space. *ids lives in the arena. */
 di_status di_cli_parse_ids(di_arena *arena, const char *param, const char *text, size_t length, int32_t **ids,
                            size_t *count, di_error *error);
@@ -112,6 +115,11 @@ di_cli_line di_cli_lines_next(di_cli_lines *lines, int timeout_ms, const char **
 uint64_t di_cli_lines_number(const di_cli_lines *lines); /* of the line last returned, from 1 */
 /* Number of lines if the input is a file, else 0. */
 uint64_t di_cli_lines_total(const di_cli_lines *lines);
+
+/* A line as one JSON object. *object is set also when it has faults that are found later, so that its id is known. */
+di_status di_cli_parse_line(di_arena *arena, const char *text, size_t length, const di_json **object, di_error *error);
+/* True for a line of white space only: it is passed over. */
+bool di_cli_blank(const char *text, size_t length);
 
 /* The text prompt: --prompt, --input or all of standard input, byte for byte. *text is malloc'ed. */
 di_status di_cli_read_text(di_cli *cli, char **text, size_t *length, di_error *error);

@@ -1,2 +1,88 @@
 /* main.c - the command line: picks the command, owns the exit code. */
-int main(void) { return 0; }
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "engine/engine.h"
+
+const di_command *const *di_commands(size_t *count) {
+    static const di_command *const commands[] = {&di_command_chat, &di_command_generate, &di_command_score,
+                                                 &di_command_tokenize, &di_command_inspect};
+    *count = sizeof commands / sizeof *commands;
+    return commands;
+}
+
+static di_log_level log_level(const di_config *config) {
+    for (di_log_level level = DI_LOG_ERROR; level <= DI_LOG_DEBUG; level++)
+        if (di_config_is(config, DI_OPT_LOG_LEVEL, di_log_level_name(level))) return level;
+    return DI_LOG_WARN;
+}
+
+static int print(const di_text *text) {
+    di_error error = {0};
+    if (text->failed)
+        di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
+    else if (di_cli_write(text->data, text->length, &error) == DI_OK)
+        return DI_EXIT_OK;
+    return di_cli_report(&error);
+}
+
+/* Help, version and topics. */
+static int inform(const di_cli *cli, const di_arguments *parsed) {
+    di_text out = {0};
+    di_error error = {0};
+    int code;
+    if (parsed->version) {
+        code = di_version_text(cli->config, &out, &error) == DI_OK ? print(&out) : di_cli_report(&error);
+    } else if (parsed->topic) {
+        if (di_help_topic(&out, parsed->topic)) {
+            code = print(&out);
+        } else {
+            fprintf(stderr, "deepinfer: no help on \"%.60s\"; see deepinfer --help\n", parsed->topic);
+            code = DI_EXIT_USAGE;
+        }
+    } else {
+        if (parsed->command)
+            di_help_command(&out, parsed->command);
+        else
+            di_help_main(&out);
+        code = print(&out);
+    }
+    di_text_free(&out);
+    return code;
+}
+
+static int run(di_cli *cli, int count, char **arguments) {
+    di_error error = {0};
+    di_arguments parsed = {0};
+    if (di_parse_arguments(count, arguments, cli, &parsed, &error) != DI_OK) return di_cli_report(&error);
+    if (parsed.help || parsed.topic) return inform(cli, &parsed);
+    di_text notes = {0};
+    di_status status = di_read_configuration(cli->config, &notes, &error);
+    if (status == DI_OK) status = di_check_features(cli->config, &error);
+    cli->quiet = di_config_bool(cli->config, DI_OPT_QUIET);
+    if (status == DI_OK && notes.length) di_cli_note(cli, "%s", notes.data);
+    di_text_free(&notes);
+    if (status != DI_OK) {
+        di_cli_report(&error);
+        return DI_EXIT_USAGE;
+    }
+    if (parsed.version) return inform(cli, &parsed);
+    cli->log = di_log_new(log_level(cli->config), NULL, NULL);
+    int code = parsed.command->run(cli);
+    di_log_free(cli->log);
+    return code;
+}
+
+int main(int argc, char **argv) {
+    di_cli cli = {.config = di_config_new(), .interrupt = -1};
+    if (!cli.config) {
+        fputs("deepinfer: out of memory\n", stderr);
+        return DI_EXIT_FAILED;
+    }
+    int code = run(&cli, argc - 1, argv + 1);
+    if (cli.interrupt >= 0) close(cli.interrupt);
+    di_config_free(cli.config);
+    return code;
+}

@@ -1,0 +1,351 @@
+/* job.c - requests from JSON lines and results to JSON lines. */
+#include "cli/job.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+di_job *di_job_new(uint64_t line) {
+    di_job *job = calloc(1, sizeof *job);
+    if (!job) return NULL;
+    job->arena = di_arena_new(0);
+    job->line = line;
+    if (job->arena) return job;
+    free(job);
+    return NULL;
+}
+
+void di_job_free(di_job *job) {
+    if (!job) return;
+    di_request_free(job->request);
+    for (int32_t i = 0; job->choices && i < job->sampling.n; i++) {
+        di_text_free(&job->choices[i].text);
+        di_text_free(&job->choices[i].reasoning);
+        di_text_free(&job->choices[i].logprobs);
+        di_ids_free(&job->choices[i].ids);
+    }
+    di_text_free(&job->prompt_logprobs);
+    di_arena_free(job->arena);
+    free(job);
+}
+
+/* ---------------------------------------------------------------- in */
+
+void di_job_parse(di_job *job, const char *text, size_t length) {
+    if (di_cli_parse_line(job->arena, text, length, &job->object, &job->fault) != DI_OK) job->done = true;
+    job->id = di_json_get(job->object, "id");
+}
+
+void di_job_parse_flags(di_job *job, const di_cli *cli) {
+    di_text line = {0};
+    di_json_writer writer;
+    di_json_begin(&writer, &line);
+    di_json_object_begin(&writer);
+    if (di_config_is_set(cli->config, DI_OPT_TOKEN_IDS)) {
+        const char *given = di_config_text(cli->config, DI_OPT_TOKEN_IDS);
+        int32_t *ids = NULL;
+        size_t count = 0;
+        di_cli_parse_ids(job->arena, "token-ids", given, strlen(given), &ids, &count, &job->fault);
+        di_json_key(&writer, "token_ids");
+        di_json_array_begin(&writer);
+        for (size_t i = 0; i < count; i++) di_json_integer(&writer, ids[i]);
+        di_json_array_end(&writer);
+    } else {
+        di_json_key(&writer, "prompt");
+        di_json_string(&writer, di_config_text(cli->config, DI_OPT_PROMPT));
+    }
+    di_json_object_end(&writer);
+    char *copy = line.failed ? NULL : di_arena_copy(job->arena, line.data, line.length);
+    if (!copy) di_fail(&job->fault, DI_ERR_MEMORY, NULL, "out of memory");
+    if (job->fault.status == DI_OK) di_job_parse(job, copy, line.length);
+    job->done = job->fault.status != DI_OK;
+    di_text_free(&line);
+}
+
+static di_status read_sampling(di_job *job, const di_cli *cli, const di_engine *engine, di_error *error) {
+    di_status status = di_cli_sampling(cli, engine, job->arena, &job->sampling, error);
+    const di_json *object = di_json_get(job->object, "sampling_params");
+    if (status != DI_OK || !object || object->type == DI_JSON_NULL) return status;
+    return di_sampling_parse(job->arena, object, &job->sampling, error);
+}
+
+static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engine, di_request_params *params,
+                           di_error *error) {
+    di_recipe recipe;
+    di_recipe_options options;
+    di_conversation conversation;
+    di_prompt *prompt = di_arena_zalloc(job->arena, sizeof *prompt);
+    if (!prompt) return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt");
+    di_status status = di_cli_recipe(cli, engine, &recipe, &options, error);
+    if (status == DI_OK) status = di_recipe_parse_request(job->arena, job->object, &conversation, &options, error);
+    if (status == DI_OK) status = di_recipe_render(&recipe, &conversation, &options, job->arena, prompt, error);
+    if (status != DI_OK) return status;
+    job->chat = true;
+    params->segments = prompt->request;
+    params->segment_count = prompt->count;
+    for (int32_t i = 0; i < job->sampling.n; i++) di_splitter_init(&job->choices[i].splitter, &recipe, prompt->start);
+    /* Stop strings belong to the answer, not to the reasoning before it. */
+    if (job->choices[0].splitter.reasoning) params->stop_arm_token_id = recipe.ids[DI_CONTROL_THINK_END];
+    return DI_OK;
+}
+
+static di_status read_prompt(di_job *job, const di_cli *cli, di_engine *engine, di_request_params *params,
+                             int32_t **owned, di_error *error) {
+    const di_json *prompt = di_json_get(job->object, "prompt"), *ids = di_json_get(job->object, "token_ids"),
+                  *messages = di_json_get(job->object, "messages");
+    if ((prompt != NULL) + (ids != NULL) + (messages != NULL) != 1)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "prompt",
+                       "give one of \"prompt\", \"token_ids\" and \"messages\"");
+    if (messages) return read_chat(job, cli, engine, params, error);
+    static const char *const chat_only[] = {"tools", "tool_choice", "response_format", "thinking", "reasoning_effort"};
+    for (size_t i = 0; i < sizeof chat_only / sizeof *chat_only; i++)
+        if (di_json_get(job->object, chat_only[i]))
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, chat_only[i], "\"%s\" goes with \"messages\" only",
+                           chat_only[i]);
+    di_segment *segment = di_arena_zalloc(job->arena, sizeof *segment);
+    if (!segment) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the prompt");
+    params->segments = segment;
+    params->segment_count = 1;
+    di_status status;
+    if (prompt) {
+        if (prompt->type != DI_JSON_STRING)
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, "prompt", "prompt must be a string, not %s",
+                           di_json_type_name(prompt->type));
+        status = di_cli_prompt_ids(engine, prompt->text, prompt->length, owned, &segment->token_count, error);
+        segment->token_ids = *owned;
+        return status;
+    }
+    int32_t *list = NULL;
+    status = di_cli_json_ids(job->arena, ids, "token_ids", &list, &segment->token_count, error);
+    segment->token_ids = list;
+    return status;
+}
+
+static di_status read_priority(const di_job *job, di_request_params *params, di_error *error) {
+    const di_json *priority = di_json_get(job->object, "priority");
+    int64_t value = 0;
+    if (!priority || priority->type == DI_JSON_NULL) return DI_OK;
+    if (!di_json_int64(priority, &value) || value < INT32_MIN || value > INT32_MAX)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "priority", "priority must be an integer in -2^31 .. 2^31 - 1");
+    params->priority = (int32_t)value;
+    return DI_OK;
+}
+
+di_status di_job_submit(di_job *job, const di_cli *cli, di_engine *engine) {
+    static const char *const names[] = {
+        "id",       "prompt",           "token_ids",       "messages",        "tools",    "tool_choice",
+        "thinking", "reasoning_effort", "sampling_params", "response_format", "priority", NULL};
+    di_error *error = &job->fault;
+    di_request_params params;
+    int32_t *owned = NULL;
+    di_request_params_default(&params);
+    di_status status = di_cli_check_members(job->object, names, error);
+    if (status == DI_OK) status = read_sampling(job, cli, engine, error);
+    if (status == DI_OK && job->sampling.n < 1)
+        status = di_fail(error, DI_ERR_INVALID_ARGUMENT, "n", "n must be at least 1");
+    if (status == DI_OK && !job->choices) {
+        job->choices = di_arena_zalloc(job->arena, (size_t)job->sampling.n * sizeof *job->choices);
+        if (!job->choices) status = di_fail(error, DI_ERR_MEMORY, "n", "out of memory for %d choices", job->sampling.n);
+    }
+    if (status == DI_OK) status = read_priority(job, &params, error);
+    if (status == DI_OK) status = read_prompt(job, cli, engine, &params, &owned, error);
+    if (status == DI_OK) {
+        params.sampling = job->sampling;
+        params.id = job->id && job->id->type == DI_JSON_STRING ? job->id->text : NULL;
+        status = di_submit(engine, &params, &job->request, error);
+    }
+    di_free(owned);
+    if (status == DI_ERR_QUEUE_FULL)
+        memset(error, 0, sizeof *error);
+    else if (status != DI_OK)
+        job->done = true;
+    return status;
+}
+
+/* ---------------------------------------------------------------- events */
+
+/* {"token_id", "logprob", "top": [[id, logprob], ...]} */
+static void add_logprobs(di_text *list, const di_event *event) {
+    if (list->length) di_text_putc(list, ',');
+    if (event->kind == DI_EVENT_PROMPT_TOKEN && isnan(event->logprob)) {
+        di_text_puts(list, "null");
+        return;
+    }
+    di_json_writer writer;
+    di_json_begin(&writer, list);
+    di_json_object_begin(&writer);
+    di_json_key(&writer, "token_id");
+    di_json_integer(&writer, event->token_id);
+    di_json_key(&writer, "logprob");
+    di_json_float(&writer, event->logprob);
+    di_json_key(&writer, "top");
+    di_json_array_begin(&writer);
+    for (size_t i = 0; i < event->top_count; i++) {
+        di_json_array_begin(&writer);
+        di_json_integer(&writer, event->top[i].token_id);
+        di_json_float(&writer, event->top[i].logprob);
+        di_json_array_end(&writer);
+    }
+    di_json_array_end(&writer);
+    di_json_object_end(&writer);
+}
+
+void di_job_take(di_job *job, const di_event *event) {
+    di_choice *choice = &job->choices[event->sample];
+    switch (event->kind) {
+    case DI_EVENT_PROMPT:
+        break;
+    case DI_EVENT_PROMPT_TOKEN:
+        add_logprobs(&job->prompt_logprobs, event);
+        break;
+    case DI_EVENT_TOKEN:
+        di_ids_append(&choice->ids, event->token_id);
+        if (job->chat)
+            di_splitter_push(&choice->splitter, event->token_id, event->text, event->text_length, &choice->reasoning,
+                             &choice->text);
+        else
+            di_text_append(&choice->text, event->text, event->text_length);
+        if (job->sampling.logprobs >= 0) add_logprobs(&choice->logprobs, event);
+        break;
+    case DI_EVENT_FINISH:
+        if (job->chat)
+            di_splitter_finish(&choice->splitter, event->text, event->text_length, &choice->reasoning, &choice->text);
+        else
+            di_text_append(&choice->text, event->text, event->text_length);
+        choice->finish = event->finish_reason;
+        choice->has_hash = event->has_logits_hash;
+        choice->hash = event->logits_hash;
+        break;
+    case DI_EVENT_DONE:
+        job->done = true;
+        job->last = *event;
+        if (event->status != DI_OK) job->fault = event->error;
+        break;
+    }
+    if (choice->ids.failed || choice->text.failed || choice->reasoning.failed || choice->logprobs.failed ||
+        job->prompt_logprobs.failed) {
+        di_fail(&job->fault, DI_ERR_MEMORY, NULL, "out of memory for the result");
+        job->done = true;
+    }
+}
+
+/* ---------------------------------------------------------------- out */
+
+static const char *finish_name(di_finish_reason reason) {
+    static const char *const names[] = {"error", "stop", "length", "cancelled", "error"};
+    return names[reason];
+}
+
+static void write_list(di_json_writer *writer, const char *key, const di_text *elements) {
+    di_json_key(writer, key);
+    di_text list = {0};
+    di_text_putc(&list, '[');
+    if (elements->length) di_text_append(&list, elements->data, elements->length);
+    di_text_putc(&list, ']');
+    if (list.failed)
+        di_json_null(writer);
+    else
+        di_json_raw(writer, list.data, list.length);
+    if (list.failed) writer->out->failed = true;
+    di_text_free(&list);
+}
+
+static void write_text(di_json_writer *writer, const char *key, const di_text *text) {
+    di_json_key(writer, key);
+    di_json_string_n(writer, text->data ? text->data : "", text->length);
+}
+
+static void write_choice(const di_job *job, di_json_writer *writer, int32_t index) {
+    const di_choice *choice = &job->choices[index];
+    di_json_object_begin(writer);
+    di_json_key(writer, "index");
+    di_json_integer(writer, index);
+    write_text(writer, "text", &choice->text);
+    di_json_key(writer, "token_ids");
+    di_json_array_begin(writer);
+    for (size_t i = 0; i < choice->ids.count; i++) di_json_integer(writer, choice->ids.data[i]);
+    di_json_array_end(writer);
+    di_json_key(writer, "finish_reason");
+    di_json_string(writer, finish_name(choice->finish));
+    if (job->chat && choice->splitter.reasoning_tokens) write_text(writer, "reasoning", &choice->reasoning);
+    if (job->sampling.logprobs >= 0) write_list(writer, "logprobs", &choice->logprobs);
+    if (job->sampling.prompt_logprobs >= 0) write_list(writer, "prompt_logprobs", &job->prompt_logprobs);
+    if (choice->has_hash) {
+        char hash[20];
+        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)choice->hash);
+        di_json_key(writer, "logits_hash");
+        di_json_string(writer, hash);
+    }
+    di_json_object_end(writer);
+}
+
+static void write_usage(const di_job *job, di_json_writer *writer) {
+    uint64_t reasoning = 0;
+    for (int32_t i = 0; job->chat && i < job->sampling.n; i++) reasoning += job->choices[i].splitter.reasoning_tokens;
+    const struct {
+        const char *key;
+        uint64_t value;
+    } rows[] = {
+        {"prompt_tokens", job->last.usage.prompt_tokens},
+        {"cached_tokens", job->last.usage.cached_tokens},
+        {"completion_tokens", job->last.usage.completion_tokens},
+        {"reasoning_tokens", reasoning},
+        {"draft_tokens", job->last.usage.draft_tokens},
+        {"accepted_draft_tokens", job->last.usage.accepted_draft_tokens},
+    };
+    di_json_key(writer, "usage");
+    di_json_object_begin(writer);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        di_json_key(writer, rows[i].key);
+        di_json_unsigned(writer, rows[i].value);
+    }
+    di_json_object_end(writer);
+}
+
+static void write_timings(const di_job *job, di_json_writer *writer) {
+    const struct {
+        const char *key;
+        double value;
+    } rows[] = {
+        {"queue_ms", job->last.timings.queue_ms},
+        {"prefill_ms", job->last.timings.prefill_ms},
+        {"first_token_ms", job->last.timings.first_token_ms},
+        {"total_ms", job->last.timings.total_ms},
+    };
+    di_json_key(writer, "timings");
+    di_json_object_begin(writer);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        di_json_key(writer, rows[i].key);
+        di_json_number(writer, round(rows[i].value * 1000) / 1000);
+    }
+    di_json_object_end(writer);
+}
+
+void di_job_write(const di_job *job, const di_engine *engine, di_text *out) {
+    if (job->fault.status != DI_OK) {
+        di_cli_error_line(out, job->id, job->line, &job->fault);
+        return;
+    }
+    di_json_writer writer;
+    di_json_begin(&writer, out);
+    di_json_object_begin(&writer);
+    if (job->id) {
+        di_json_key(&writer, "id");
+        di_json_value(&writer, job->id);
+    }
+    di_json_key(&writer, "choices");
+    di_json_array_begin(&writer);
+    for (int32_t i = 0; i < job->sampling.n; i++) write_choice(job, &writer, i);
+    di_json_array_end(&writer);
+    write_usage(job, &writer);
+    di_json_key(&writer, "seed");
+    di_json_unsigned(&writer, job->last.seed);
+    di_json_key(&writer, "fingerprint");
+    di_json_string(&writer, di_engine_info(engine)->fingerprint);
+    write_timings(job, &writer);
+    di_json_object_end(&writer);
+    di_text_putc(out, '\n');
+}

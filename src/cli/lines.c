@@ -1,0 +1,217 @@
+/* lines.c - input by lines, interruptible and with a limit. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/cli.h"
+
+enum { READ_BYTES = 64 * 1024 };
+
+struct di_cli_lines {
+    di_cli *cli;
+    int file;
+    bool owned, ended;
+    char *data;
+    size_t capacity, start, searched, filled; /* unread bytes: data[start .. filled) */
+    bool skipping;                            /* inside a line that is too long */
+    size_t limit;
+    uint64_t number, total;
+};
+
+/* Lines of a regular file from its start, without moving it. */
+static uint64_t count_lines(int file) {
+    struct stat info;
+    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return 0;
+    char buffer[READ_BYTES];
+    uint64_t lines = 0;
+    char last = '\n';
+    off_t at = 0;
+    for (ssize_t got; (got = pread(file, buffer, sizeof buffer, at)) > 0; at += got) {
+        for (ssize_t i = 0; i < got; i++) lines += buffer[i] == '\n';
+        last = buffer[got - 1];
+    }
+    return lines + (last != '\n');
+}
+
+di_status di_cli_lines_open(di_cli *cli, di_cli_lines **out, di_error *error) {
+    const char *path = di_config_text(cli->config, DI_OPT_INPUT);
+    int file = STDIN_FILENO;
+    bool owned = path[0] && strcmp(path, "-") != 0;
+    if (owned) {
+        file = open(path, O_RDONLY | O_CLOEXEC);
+        if (file < 0)
+            return di_fail_errno(error, errno == ENOENT ? DI_ERR_NOT_FOUND : DI_ERR_IO, "input", errno,
+                                 "cannot open %s", path);
+    }
+    di_cli_lines *lines = calloc(1, sizeof *lines);
+    if (!lines) {
+        if (owned) close(file);
+        return di_fail(error, DI_ERR_MEMORY, "input", "out of memory for the input");
+    }
+    lines->cli = cli;
+    lines->file = file;
+    lines->owned = owned;
+    lines->limit = (size_t)di_config_int(cli->config, DI_OPT_LIMIT_LINE_BYTES);
+    lines->total = owned ? count_lines(file) : 0;
+    *out = lines;
+    return DI_OK;
+}
+
+void di_cli_lines_close(di_cli_lines *lines) {
+    if (!lines) return;
+    if (lines->owned) close(lines->file);
+    free(lines->data);
+    free(lines);
+}
+
+uint64_t di_cli_lines_number(const di_cli_lines *lines) {
+    return lines->number;
+}
+uint64_t di_cli_lines_total(const di_cli_lines *lines) {
+    return lines->total;
+}
+
+/* Room for another read behind the unread bytes, which move to the front. */
+static bool make_room(di_cli_lines *lines) {
+    if (lines->start) {
+        memmove(lines->data, lines->data + lines->start, lines->filled - lines->start);
+        lines->filled -= lines->start;
+        lines->searched -= lines->start;
+        lines->start = 0;
+    }
+    if (lines->capacity - lines->filled > READ_BYTES) return true;
+    size_t capacity = lines->capacity * 2 + 2 * READ_BYTES;
+    char *data = realloc(lines->data, capacity);
+    if (!data) return false;
+    lines->data = data;
+    lines->capacity = capacity;
+    return true;
+}
+
+/* Waits for input or a signal. 1 = input, 0 = time is over, -1 = interrupted. */
+static int wait_input(di_cli_lines *lines, int64_t until) {
+    struct pollfd files[2] = {{.fd = lines->file, .events = POLLIN}, {.fd = lines->cli->interrupt, .events = POLLIN}};
+    for (;;) {
+        int64_t left = until == INT64_MAX ? -1 : (until - di_now_ns()) / 1000000;
+        if (until != INT64_MAX && left < 0) left = 0;
+        int got = poll(files, 2, (int)left);
+        if (got < 0 && errno == EINTR) continue;
+        if (files[1].revents && di_cli_interrupted(lines->cli)) return -1;
+        return got > 0 && files[0].revents ? 1 : 0;
+    }
+}
+
+/* Reads once. DI_LINE_OK when bytes came or the input ended. */
+static di_cli_line fill(di_cli_lines *lines, int64_t until, di_error *error) {
+    int ready = wait_input(lines, until);
+    if (ready < 0) return DI_LINE_INTERRUPTED;
+    if (ready == 0) return DI_LINE_NONE;
+    if (!make_room(lines)) {
+        di_fail(error, DI_ERR_MEMORY, "input", "out of memory for a line of input");
+        return DI_LINE_ERROR;
+    }
+    ssize_t got = read(lines->file, lines->data + lines->filled, READ_BYTES);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return DI_LINE_OK;
+    if (got < 0) {
+        di_fail_errno(error, DI_ERR_IO, "input", errno, "cannot read the input");
+        return DI_LINE_ERROR;
+    }
+    if (got == 0) lines->ended = true;
+    lines->filled += (size_t)got;
+    return DI_LINE_OK;
+}
+
+static di_cli_line too_long(di_cli_lines *lines, di_error *error) {
+    di_fail(error, DI_ERR_LIMIT, "limit-line-bytes", "line %llu has more than %zu bytes; --limit-line-bytes sets this",
+            (unsigned long long)lines->number, lines->limit);
+    return DI_LINE_TOO_LONG;
+}
+
+di_cli_line di_cli_lines_next(di_cli_lines *lines, int timeout_ms, const char **text, size_t *length, di_error *error) {
+    int64_t until = timeout_ms < 0 ? INT64_MAX : di_now_ns() + timeout_ms * (int64_t)1000000;
+    for (;;) {
+        size_t unread = lines->filled - lines->start;
+        char *end = lines->searched < lines->filled
+                        ? memchr(lines->data + lines->searched, '\n', lines->filled - lines->searched)
+                        : NULL;
+        bool last = !end && lines->ended;
+        if (end || (last && (unread || lines->skipping))) {
+            size_t size = end ? (size_t)(end - lines->data) - lines->start : unread;
+            const char *line = lines->data + lines->start;
+            lines->start += size + (end != NULL);
+            lines->searched = lines->start;
+            lines->number++;
+            bool skipped = lines->skipping;
+            lines->skipping = false;
+            if (skipped || size > lines->limit) return too_long(lines, error);
+            *text = line;
+            *length = size;
+            return DI_LINE_OK;
+        }
+        if (last) return DI_LINE_END;
+        lines->searched = lines->filled;
+        if (unread > lines->limit) {
+            lines->skipping = true;
+            lines->start = lines->filled;
+        }
+        di_cli_line result = fill(lines, until, error);
+        if (result != DI_LINE_OK) return result;
+    }
+}
+
+di_status di_cli_parse_line(di_arena *arena, const char *text, size_t length, const di_json **object, di_error *error) {
+    di_status status = di_json_parse(arena, text, length, 0, object, error);
+    if (status != DI_OK)
+        *object = NULL;
+    else if ((*object)->type != DI_JSON_OBJECT)
+        status = di_fail(error, DI_ERR_FORMAT, NULL, "a line must hold one JSON object, not %s",
+                         di_json_type_name((*object)->type));
+    return status;
+}
+
+bool di_cli_blank(const char *text, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r') return false;
+    return true;
+}
+
+di_status di_cli_read_text(di_cli *cli, char **text, size_t *length, di_error *error) {
+    const di_config *config = cli->config;
+    *text = NULL;
+    size_t limit = (size_t)di_config_int(config, DI_OPT_LIMIT_PROMPT_BYTES);
+    bool prompt = di_config_is_set(config, DI_OPT_PROMPT), input = di_config_text(config, DI_OPT_INPUT)[0];
+    if (prompt && input) return di_fail(error, DI_ERR_USAGE, "prompt", "--prompt and --input exclude each other");
+    if (prompt) {
+        const char *given = di_config_text(config, DI_OPT_PROMPT);
+        *length = strlen(given);
+        *text = strdup(given);
+        return *text ? DI_OK : di_fail(error, DI_ERR_MEMORY, "prompt", "out of memory for the prompt");
+    }
+    di_cli_lines *lines = NULL;
+    di_status status = di_cli_lines_open(cli, &lines, error);
+    if (status != DI_OK) return status;
+    if (!input && isatty(STDIN_FILENO)) di_cli_note(cli, "reading the prompt from the terminal; Ctrl-D ends it");
+    while (status == DI_OK && !lines->ended) {
+        di_cli_line got = fill(lines, INT64_MAX, error);
+        if (got == DI_LINE_ERROR) status = error ? error->status : DI_ERR_IO;
+        if (got == DI_LINE_INTERRUPTED) status = di_fail(error, DI_ERR_CANCELLED, NULL, "interrupted");
+        if (lines->filled > limit)
+            status = di_fail(error, DI_ERR_LIMIT, "prompt",
+                             "the prompt has more than %zu bytes; --limit-prompt-bytes "
+                             "sets this",
+                             limit);
+    }
+    if (status == DI_OK) {
+        lines->data[lines->filled] = 0; /* make_room leaves more than one read */
+        *text = lines->data;
+        *length = lines->filled;
+        lines->data = NULL;
+    }
+    di_cli_lines_close(lines);
+    return status;
+}
