@@ -71,7 +71,7 @@ static bool is_plain_name(const di_json *value) {
 static bool take_shards(di_checkpoint *checkpoint, const char **names, size_t count) {
     checkpoint->shards = di_arena_array(checkpoint->arena, count + 1, sizeof checkpoint->shards[0]);
     if (!checkpoint->shards) return false;
-    qsort(names, count, sizeof names[0], by_text);
+    if (count > 1) qsort(names, count, sizeof names[0], by_text);
     for (size_t i = 0; i < count; i++) {
         if (i > 0 && strcmp(names[i], names[i - 1]) == 0) continue;
         checkpoint->shards[checkpoint->shard_count++] = (shard){.name = names[i]};
@@ -390,7 +390,7 @@ uint64_t di_checkpoint_digest(const di_checkpoint *checkpoint) {
     if (sorted && state) {
         if (!whole) advise(checkpoint, MADV_RANDOM); /* no read-ahead around 100,000 samples */
         for (size_t i = 0; i < checkpoint->count; i++) sorted[i] = &checkpoint->tensors[i];
-        qsort(sorted, checkpoint->count, sizeof sorted[0], by_tensor_name);
+        if (checkpoint->count > 1) qsort(sorted, checkpoint->count, sizeof sorted[0], by_tensor_name);
         XXH64_reset(state, 0);
         for (size_t i = 0; i < checkpoint->count; i++) digest_tensor(state, sorted[i], whole);
         digest = XXH64_digest(state);

@@ -212,7 +212,7 @@ static bool read_entries(const header_reader *r, di_arena *arena, const di_json 
         uint64_t bytes;
         entry->faulty = !read_type(r, node, &entry->tensor, &bytes) || !read_range(r, node, bytes, entry);
     }
-    qsort(header->entries, header->count, sizeof header->entries[0], by_offset);
+    if (header->count > 1) qsort(header->entries, header->count, sizeof header->entries[0], by_offset);
     check_overlaps(r);
     check_ends(r);
     return true;
