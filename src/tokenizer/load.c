@@ -485,7 +485,7 @@ static di_status build(loader *load) {
 di_status di_tokenizer_parse(const char *name, const char *text, size_t length, di_tokenizer **tokenizer,
                              di_error *error) {
     *tokenizer = NULL;
-    loader load = {.name = name, .error = error, .scratch = di_arena_new(1 << 20)};
+    loader load = {.name = name, .error = error, .scratch = di_arena_new(length < 1 << 20 ? 0 : 1 << 20)};
     load.tokenizer = calloc(1, sizeof *load.tokenizer);
     if (load.tokenizer) load.tokenizer->arena = di_arena_new(0);
     di_status status = DI_OK;
