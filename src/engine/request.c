@@ -6,6 +6,19 @@
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 
+void di_sampling_default(di_sampling *sampling) {
+    *sampling = (di_sampling){
+        .temperature = 1,
+        .top_p = 1,
+        .max_tokens = -1,
+        .n = 1,
+        .logprobs = -1,
+        .prompt_logprobs = -1,
+        .repetition_penalty = 1,
+        .so_args = {.bound_token_id = -1},
+    };
+}
+
 void di_request_params_default(di_request_params *params) {
     memset(params, 0, sizeof *params);
     di_sampling_default(&params->sampling);
