@@ -177,6 +177,11 @@ def noise_lines():
         ids = [0, 1, 2, 3, 4, 5, 127, 128, 4095, 129279] + [d.below(129280) for _ in range(30)]
         yield {"seed": seed, "sample": which, "prompt": prompt, "key": key, "position": position,
                "noise": [[v, noise(key, position, v).hex()] for v in ids]}
+    # Words with 24 leading ones (u is clamped) and with 27 leading zeros, found by search.
+    key = make_key(0, 0, [])
+    for position, v in ((40, 71429), (119, 107677), (3116, 53471), (3823, 6585)):
+        yield {"seed": 0, "sample": 0, "prompt": [], "key": key, "position": position,
+               "noise": [[v, noise(key, position, v).hex()]]}
 
 
 def case_lines():

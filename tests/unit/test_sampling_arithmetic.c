@@ -146,7 +146,7 @@ static void check_noise(const di_json *line, unsigned number) {
 
 static void test_golden_noise(void **state) {
     (void)state;
-    assert_int_equal(each_line("noise.jsonl", check_noise), 24);
+    assert_int_equal(each_line("noise.jsonl", check_noise), 28);
 }
 
 static void check_case(const di_json *line, unsigned number) {
@@ -302,6 +302,25 @@ static void test_ties_and_greedy(void **state) {
         item.position = position;
         int32_t id = run(&r, &item);
         assert_in_range(id, 4, 51);
+    }
+    free_row(&r);
+}
+
+/* Two ids whose first has just less, or exactly, the share that top_p asks for: the rounding of `need` decides. */
+static void test_top_p_boundary(void **state) {
+    (void)state;
+    row r = new_row(2);
+    di_sample_item item = neutral();
+    item.top_p = 8604205.0f * 0x1p-24f;
+    for (int below = 0; below < 2; below++) {
+        r.x[0] = 0;
+        r.x[1] = below ? -0x1.a52e5p-5f : -0x1.a52e4ep-5f;
+        unsigned second = 0;
+        for (item.position = 0; item.position < 200; item.position++) second += run(&r, &item) == 1;
+        if (below)
+            assert_int_equal(second, 0);
+        else
+            assert_in_range(second, 50, 150);
     }
     free_row(&r);
 }
@@ -506,7 +525,7 @@ int main(void) {
         cmocka_unit_test(test_nothing_left),    cmocka_unit_test(test_not_a_number),
         cmocka_unit_test(test_penalties),       cmocka_unit_test(test_forced),
         cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_large_rows),
+        cmocka_unit_test(test_large_rows),      cmocka_unit_test(test_top_p_boundary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -274,7 +274,7 @@ static void test_seed_and_key(void **state) {
         assert_true(di_sampling_key(seed, (uint32_t)sample, di_sampling_prompt_hash(prompt, count)) == key);
         checked++;
     }
-    assert_int_equal(checked, 24);
+    assert_int_equal(checked, 28);
     di_arena_free(arena);
     free(text);
 }

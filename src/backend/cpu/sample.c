@@ -150,9 +150,8 @@ static cut select_cut(const float *x, const float *weights, uint32_t n, uint64_t
     cut result = {from_order_key(prefix), -1};
     for (uint32_t i = 0; i < n && before < need; i++)
         if (x[i] == result.value) {
-            uint64_t weight = weights ? weight_of(weights[i]) : 1;
-            if (weight) result.last_id = i;
-            before += weight;
+            before += weights ? weight_of(weights[i]) : 1;
+            result.last_id = i;
         }
     return result;
 }
