@@ -2,17 +2,43 @@
 #include "backend/cpu/lanes.h"
 
 /* Output rows whose accumulators (two registers each) fit beside M input rows in 16 registers. */
-#define products_rows(M) ((M) <= 1 ? 4 : (M) <= 2 ? 2 : 1)
+#define MAX_ROWS         6
+#define products_rows(M) ((M) <= 1 ? 4 : (M) <= 2 ? 3 : (M) <= 3 ? 2 : 1)
 
-DI_LANES lanes lanes_from_fp16(__m256i codes) {
-    return (lanes){_mm256_cvtph_ps(_mm256_castsi256_si128(codes)), _mm256_cvtph_ps(_mm256_extracti128_si256(codes, 1))};
+/* 32 E4M3 codes -> two times sixteen values * 2^-8: exponent and mantissa moved to their place in an fp16, whose bias
+ * is larger by eight; subnormals fit as they are. One multiplication picks the even codes of the 32 and shifts them,
+ * another the odd ones: lanes 0, 2, ... 14 stand in the low register, 1, 3, ... 15 in the high one. */
+DI_LANES void e4m3_decode(const uint8_t *codes, lanes value[2]) {
+    const __m256i packed = _mm256_loadu_si256((const __m256i *)codes), mask = _mm256_set1_epi16((int16_t)0xbfff);
+    __m256i even = _mm256_and_si256(_mm256_maddubs_epi16(_mm256_set1_epi16(128), packed), mask);
+    __m256i odd = _mm256_and_si256(_mm256_maddubs_epi16(_mm256_set1_epi16((int16_t)0x8000), packed), mask);
+    value[0] = (lanes){_mm256_cvtph_ps(_mm256_castsi256_si128(even)), _mm256_cvtph_ps(_mm256_castsi256_si128(odd))};
+    value[1] =
+        (lanes){_mm256_cvtph_ps(_mm256_extracti128_si256(even, 1)), _mm256_cvtph_ps(_mm256_extracti128_si256(odd, 1))};
+}
+
+DI_LANES lanes e4m3_order(lanes x) {
+    __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(x.low, x.high, _MM_SHUFFLE(2, 0, 2, 0)));
+    __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(x.low, x.high, _MM_SHUFFLE(3, 1, 3, 1)));
+    return (lanes){_mm256_castpd_ps(_mm256_permute4x64_pd(even, _MM_SHUFFLE(3, 1, 2, 0))),
+                   _mm256_castpd_ps(_mm256_permute4x64_pd(odd, _MM_SHUFFLE(3, 1, 2, 0)))};
+}
+
+/* The fold of rule 2 on this order: 16 -> 8 and 8 -> 4 inside even and odd lanes, 4 -> 2 in pairs, 2 -> 1 across. */
+DI_LANES float e4m3_fold(lanes x) {
+    __m128 even = _mm_add_ps(_mm256_castps256_ps128(x.low), _mm256_extractf128_ps(x.low, 1));
+    __m128 odd = _mm_add_ps(_mm256_castps256_ps128(x.high), _mm256_extractf128_ps(x.high, 1));
+    __m128 four = _mm_add_ps(_mm_movelh_ps(even, odd), _mm_movehl_ps(odd, even)); /* lanes 0, 2, 1, 3 */
+    __m128 two = _mm_add_ps(four, _mm_movehdup_ps(four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehl_ps(two, two)));
 }
 
 #include "backend/cpu/products_body.h"
 
 /* ---------------------------------------------------------------- E2M1, block-exact */
 
-enum { F4_ROWS = 16, TILE_BYTES = 256, F4_MAX_ROWS = 4 };
+/* F4_AHEAD: tiles between the one that is read and the one that is asked for. */
+enum { F4_ROWS = 16, TILE_BYTES = 256, F4_MAX_ROWS = 4, F4_AHEAD = 16 };
 
 DI_LANES __m256i broadcast4(const int8_t *bytes) {
     int32_t word;
@@ -26,44 +52,72 @@ DI_LANES __m256 decode_scales(const uint8_t *scales) {
     return _mm256_castsi256_ps(_mm256_max_epi32(bits, _mm256_set1_epi32(0x00400000)));
 }
 
-/* One 32-block: 8 output rows (half a tile) times M input rows. Weights enter as 2 * e2m1 + 12, unsigned; the block's
- * bias takes the 12 back. A 16-bit lane sums 8 pairs of at most 24 * 64 * 2, which is 24576: exact. */
-DI_LANES void f4_block(const uint8_t *tile, const uint8_t *scales, const di_f4_block *x, size_t x_stride, __m256 *acc,
-                       const int M) {
+/* The compiler may not carry what it loaded through this pointer over from before: without it the limbs of a whole
+ * block are kept for the second half of a tile, which means spilled. */
+DI_LANES const di_f4_block *reload(const di_f4_block *x) {
+    __asm__("" : "+r"(x));
+    return x;
+}
+
+/* The sum exists here, in a register: else the compiler reorders integer additions, adds late, and spills the terms. */
+DI_LANES __m256i in_register(__m256i sum) {
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+/* One 32-block: H halves (8 output rows each) of a tile times M input rows. Weights enter as 2 * e2m1 + 12, unsigned;
+ * the block's bias takes the 12 back. A 16-bit lane sums 8 pairs of at most 24 * 64 * 2, which is 24576: exact. */
+DI_LANES void f4_block(const uint8_t *tile, const uint8_t *scales, const di_f4_block *x, size_t x_stride,
+                       __m256 (*acc)[F4_MAX_ROWS], const int H, const int M) {
     const __m256i table = _mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0, 12, 13, 14, 15,
                                            16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-    __m256i sum[F4_MAX_ROWS][3];
+    __m256i sum[2][F4_MAX_ROWS][3];
     UNROLL for (int j = 0; j < 4; j++) {
-        __m256i packed = _mm256_loadu_si256((const __m256i *)(tile + 64 * j));
-        __m256i low = _mm256_shuffle_epi8(table, _mm256_and_si256(packed, nibble));
-        __m256i high = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble));
+        __m256i low[2], high[2];
+        UNROLL for (int h = 0; h < H; h++) {
+            __m256i packed = _mm256_loadu_si256((const __m256i *)(tile + 64 * j + 32 * h));
+            low[h] = _mm256_shuffle_epi8(table, _mm256_and_si256(packed, nibble));
+            high[h] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble));
+        }
         UNROLL for (int m = 0; m < M; m++) {
             const di_f4_block *block = &x[(size_t)m * x_stride];
             UNROLL for (int l = 0; l < 3; l++) {
-                __m256i a = _mm256_maddubs_epi16(low, broadcast4(block->limb[l] + 4 * j));
-                __m256i c = _mm256_maddubs_epi16(high, broadcast4(block->limb[l] + 16 + 4 * j));
-                sum[m][l] = j == 0 ? _mm256_add_epi16(a, c) : _mm256_add_epi16(_mm256_add_epi16(sum[m][l], a), c);
+                __m256i first = broadcast4(block->limb[l] + 4 * j), second = broadcast4(block->limb[l] + 16 + 4 * j);
+                UNROLL for (int h = 0; h < H; h++) {
+                    __m256i a = _mm256_maddubs_epi16(low[h], first), b = _mm256_maddubs_epi16(high[h], second);
+                    sum[h][m][l] = in_register(_mm256_add_epi16(j == 0 ? a : _mm256_add_epi16(sum[h][m][l], a), b));
+                }
             }
         }
     }
-    __m256 weight_scale = decode_scales(scales);
-    UNROLL for (int m = 0; m < M; m++) {
-        const di_f4_block *block = &x[(size_t)m * x_stride];
-        __m256i total = _mm256_add_epi32(_mm256_madd_epi16(sum[m][0], ones), _mm256_set1_epi32(block->bias));
-        total = _mm256_add_epi32(total, _mm256_slli_epi32(_mm256_madd_epi16(sum[m][1], ones), 7));
-        total = _mm256_add_epi32(total, _mm256_slli_epi32(_mm256_madd_epi16(sum[m][2], ones), 14));
-        __m256 scale = _mm256_mul_ps(_mm256_set1_ps(block->scale), weight_scale);
-        acc[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, acc[m]);
+    UNROLL for (int h = 0; h < H; h++) {
+        __m256 weight_scale = decode_scales(scales + 8 * h);
+        UNROLL for (int m = 0; m < M; m++) {
+            const di_f4_block *block = &x[(size_t)m * x_stride];
+            __m256i *s = sum[h][m];
+            __m256i total = _mm256_add_epi32(_mm256_madd_epi16(s[0], ones), _mm256_set1_epi32(block->bias));
+            total = _mm256_add_epi32(total, _mm256_slli_epi32(_mm256_madd_epi16(s[1], ones), 7));
+            total = _mm256_add_epi32(total, _mm256_slli_epi32(_mm256_madd_epi16(s[2], ones), 14));
+            __m256 scale = _mm256_mul_ps(_mm256_set1_ps(block->scale), weight_scale);
+            acc[h][m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, acc[h][m]);
+        }
     }
 }
 
 /* A strip of 16 output rows times M input rows (blocks x_stride apart): acc[half][m] */
 DI_LANES void f4_strip(const uint8_t *tiles, const uint8_t *scales, size_t blocks, const di_f4_block *x,
-                       size_t x_stride, __m256 acc[2][F4_MAX_ROWS], const int M) {
+                       size_t x_stride, __m256 (*acc)[F4_MAX_ROWS], const int M) {
     for (size_t b = 0; b < blocks; b++, tiles += TILE_BYTES, scales += F4_ROWS) {
-        f4_block(tiles, scales, x + b, x_stride, acc[0], M);
-        f4_block(tiles + 32, scales + 8, x + b, x_stride, acc[1], M);
+        UNROLL for (int line = 0; line < TILE_BYTES; line += 64)
+            _mm_prefetch((const char *)tiles + F4_AHEAD * TILE_BYTES + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)scales + F4_AHEAD * F4_ROWS, _MM_HINT_T0);
+        if (M == 1) {
+            f4_block(tiles, scales, reload(x + b), x_stride, acc, 2, 1);
+        } else {
+            f4_block(tiles, scales, reload(x + b), x_stride, acc, 1, M);
+            f4_block(tiles + 32, scales + 8, reload(x + b), x_stride, acc + 1, 1, M);
+        }
     }
 }
 

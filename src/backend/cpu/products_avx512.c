@@ -2,17 +2,34 @@
 #include "backend/cpu/lanes.h"
 
 /* Output rows whose accumulators fit beside M input rows: 8 * 2, 4 * 4, 3 * 8 of 32 registers. */
+#define MAX_ROWS         8
 #define products_rows(M) ((M) <= 2 ? 8 : (M) <= 4 ? 4 : 3)
 
-DI_LANES lanes lanes_from_fp16(__m256i codes) {
-    return _mm512_cvtph_ps(codes);
+/* E4M3 values * 2^-8: exponent and mantissa moved to their place in an fp16, whose bias is larger by eight; subnormals
+ * fit as they are. The multiplication is a shift by 7 that other execution units take than the sign extension. */
+DI_LANES lanes decode16(__m128i codes) {
+    __m256i wide = _mm256_mullo_epi16(_mm256_cvtepi8_epi16(codes), _mm256_set1_epi16(128));
+    return _mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16((int16_t)0xbfff)));
+}
+
+DI_LANES void e4m3_decode(const uint8_t *codes, lanes value[2]) {
+    value[0] = decode16(_mm_loadu_si128((const __m128i *)codes));
+    value[1] = decode16(_mm_loadu_si128((const __m128i *)(codes + 16)));
+}
+
+DI_LANES lanes e4m3_order(lanes x) {
+    return x;
+}
+DI_LANES float e4m3_fold(lanes x) {
+    return lanes_fold(x);
 }
 
 #include "backend/cpu/products_body.h"
 
 /* ---------------------------------------------------------------- E2M1, block-exact */
 
-enum { F4_ROWS = 16, TILE_BYTES = 256, F4_MAX_ROWS = 4 };
+/* F4_AHEAD: tiles between the one that is read and the one that is asked for. */
+enum { F4_ROWS = 16, TILE_BYTES = 256, F4_MAX_ROWS = 4, F4_AHEAD = 16 };
 
 DI_LANES __m512i broadcast4(const int8_t *bytes) {
     int32_t word;
@@ -34,6 +51,9 @@ DI_LANES void f4_strip(const uint8_t *tiles, const uint8_t *scales, size_t block
         _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     const __m512i nibble = _mm512_set1_epi8(15);
     for (size_t b = 0; b < blocks; b++, tiles += TILE_BYTES, scales += F4_ROWS) {
+        UNROLL for (int line = 0; line < TILE_BYTES; line += 64)
+            _mm_prefetch((const char *)tiles + F4_AHEAD * TILE_BYTES + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)scales + F4_AHEAD * F4_ROWS, _MM_HINT_T0);
         __m512i sum[F4_MAX_ROWS][3];
         UNROLL for (int m = 0; m < M; m++) {
             sum[m][0] = _mm512_set1_epi32(x[(size_t)m * x_stride + b].bias);

@@ -2,7 +2,7 @@
  *
  * A body keeps W output rows times M input rows of sixteen-lane accumulators in registers; both are constants of an
  * inlined function, so that every loop over them is unrolled and a decoded weight is used M times. The including file
- * defines products_rows(M), the W that fits its registers.
+ * defines MAX_ROWS, the largest M, and products_rows(M), the W that fits its registers beside M.
  */
 #ifndef DI_BACKEND_CPU_PRODUCTS_BODY_H
 #define DI_BACKEND_CPU_PRODUCTS_BODY_H
@@ -13,26 +13,22 @@
 
 #include <stdbool.h>
 
-enum { MAX_ROWS = 8, F8_TILE = 32, BLOCK = 32 };
+enum { F8_TILE = 32, BLOCK = 32 };
 
 typedef enum weight_form { FORM_E4M3, FORM_BF16, FORM_F32 } weight_form;
 
-#define UNROLL _Pragma("GCC unroll 8")
-
-/* Sixteen E4M3 codes -> values * 2^-8: exponent and mantissa moved to their place in an fp16, whose bias is larger by
- * eight; subnormals fit as they are. */
-DI_LANES __m256i e4m3_as_fp16(const uint8_t *codes) {
-    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes));
-    return _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((int16_t)0xbfff));
-}
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 DI_LANES lanes load_weights(const uint8_t *row, size_t k, const weight_form form) {
-    if (form == FORM_E4M3) return lanes_from_fp16(e4m3_as_fp16(row + k));
-    if (form == FORM_BF16) return lanes_load_bf16((const uint16_t *)(row + 2 * k));
-    return lanes_load((const float *)(row + 4 * k));
+    return form == FORM_BF16 ? lanes_load_bf16((const uint16_t *)(row + 2 * k))
+                             : lanes_load((const float *)(row + 4 * k));
 }
 
-/* The last `left` < 16 elements of a row, zeros behind. E4M3 rows are multiples of 32. */
+/* The last `left` < 16 elements of a row, zeros behind. */
 DI_LANES lanes load_last_weights(const uint8_t *row, size_t k, size_t left, const weight_form form) {
     uint8_t padded[64] = {0};
     size_t size = form == FORM_BF16 ? 2 : 4;
@@ -40,22 +36,55 @@ DI_LANES lanes load_last_weights(const uint8_t *row, size_t k, size_t left, cons
     return load_weights(padded, 0, form);
 }
 
-/* W rows of weights, row_bytes apart; M rows of x, x_stride apart. Results y[m * y_stride + w]. */
-DI_LANES void product_body(const uint8_t *weights, size_t row_bytes, size_t in, const float *x, size_t x_stride,
-                           float *y, size_t y_stride, const weight_form form, const int W, const int M) {
-    lanes acc[MAX_ROWS][MAX_ROWS], value[MAX_ROWS];
+/* Rows lie one behind the other, so the W rows of the next body follow these W: while `bytes` of each are read, the
+ * same number of lines of the next ones is asked for, far enough ahead for main memory and in its order. */
+DI_LANES void prefetch_next(const uint8_t *weights, size_t row_bytes, size_t at, const size_t bytes, const int W) {
+    const uint8_t *next = weights + (size_t)W * (row_bytes + at);
+    UNROLL for (size_t line = 0; line < (size_t)W * bytes; line += 64)
+        _mm_prefetch((const char *)next + line, _MM_HINT_T1);
+}
+
+/* W rows of E4M3 codes times M rows of x, which is [in/16][M][16] and times scale * 2^8. Results y[m * y_stride + w].
+ * Decoded values are times 2^-8 and, like x, in the lane order of e4m3_order (see the including file). */
+DI_LANES void e4m3_body(const uint8_t *codes, size_t in, const float *x, float *y, size_t y_stride, const int W,
+                        const int M) {
+    lanes acc[8][MAX_ROWS], value[8][2];
     UNROLL for (int w = 0; w < W; w++) {
         UNROLL for (int m = 0; m < M; m++) acc[w][m] = lanes_zero();
     }
+    for (size_t k = 0; k < in; k += BLOCK, x += M * BLOCK) {
+        prefetch_next(codes, in, k, BLOCK, W);
+        UNROLL for (int w = 0; w < W; w++) e4m3_decode(codes + (size_t)w * in + k, value[w]);
+        UNROLL for (int half = 0; half < 2; half++) {
+            UNROLL for (int m = 0; m < M; m++) {
+                lanes input = lanes_load(x + (half * M + m) * DI_LANE_COUNT);
+                UNROLL for (int w = 0; w < W; w++) acc[w][m] = lanes_fma(value[w][half], input, acc[w][m]);
+            }
+        }
+    }
+    UNROLL for (int w = 0; w < W; w++) {
+        UNROLL for (int m = 0; m < M; m++) y[(size_t)m * y_stride + (size_t)w] = e4m3_fold(acc[w][m]);
+    }
+}
+
+/* W rows of BF16 or F32 weights, row_bytes apart, times M rows of x, x_stride apart. Results y[m * y_stride + w]. */
+DI_LANES void plain_body(const uint8_t *weights, size_t row_bytes, size_t in, const float *x, size_t x_stride, float *y,
+                         size_t y_stride, const weight_form form, const int W, const int M) {
+    lanes acc[8][MAX_ROWS], value[8];
+    UNROLL for (int w = 0; w < W; w++) {
+        UNROLL for (int m = 0; m < M; m++) acc[w][m] = lanes_zero();
+    }
+    const size_t size = form == FORM_BF16 ? 2 : 4;
     size_t k = 0;
     for (; k + DI_LANE_COUNT <= in; k += DI_LANE_COUNT) {
+        prefetch_next(weights, row_bytes, k * size, DI_LANE_COUNT * size, W);
         UNROLL for (int w = 0; w < W; w++) value[w] = load_weights(weights + (size_t)w * row_bytes, k, form);
         UNROLL for (int m = 0; m < M; m++) {
             lanes input = lanes_load(x + (size_t)m * x_stride + k);
             UNROLL for (int w = 0; w < W; w++) acc[w][m] = lanes_fma(value[w], input, acc[w][m]);
         }
     }
-    if (form != FORM_E4M3 && k < in) {
+    if (k < in) {
         UNROLL for (int w = 0; w < W; w++) value[w] =
             load_last_weights(weights + (size_t)w * row_bytes, k, in - k, form);
         UNROLL for (int m = 0; m < M; m++) {
@@ -66,6 +95,14 @@ DI_LANES void product_body(const uint8_t *weights, size_t row_bytes, size_t in, 
     UNROLL for (int w = 0; w < W; w++) {
         UNROLL for (int m = 0; m < M; m++) y[(size_t)m * y_stride + (size_t)w] = lanes_fold(acc[w][m]);
     }
+}
+
+DI_LANES void product_body(const uint8_t *weights, size_t row_bytes, size_t in, const float *x, size_t x_stride,
+                           float *y, size_t y_stride, const weight_form form, const int W, const int M) {
+    if (form == FORM_E4M3)
+        e4m3_body(weights, in, x, y, y_stride, W, M);
+    else
+        plain_body(weights, row_bytes, in, x, x_stride, y, y_stride, form, W, M);
 }
 
 /* `outputs` rows of weights times M rows of x */
@@ -93,25 +130,27 @@ DI_LANES void product_rows(const uint8_t *weights, size_t row_bytes, size_t outp
         ROWS(4)
         ROWS(5)
         ROWS(6)
+#if MAX_ROWS == 8
         ROWS(7)
         ROWS(8)
+#endif
 #undef ROWS
     default:
         break;
     }
 }
 
-/* out = (x * scale) * 2^8 per 32-block. False if a product is too large for the factor 2^8, which takes back the 2^-8
- * of load_weights. */
-static bool scale_input(const float *x, const uint8_t *scales, size_t in, float *out) {
+/* out [in/16][step][16] at its first row: (x * scale) * 2^8. False if a product is too large for the factor 2^8, which
+ * takes back the 2^-8 of load_weights. */
+static bool scale_input(const float *x, const uint8_t *scales, size_t in, float *out, size_t step) {
     const lanes limit = lanes_set(0x1p+119f);
     lanes largest = lanes_zero();
     for (size_t b = 0; b < in / BLOCK; b++) {
         lanes scale = lanes_set(di_e8m0_decode(scales[b]));
-        UNROLL for (size_t k = b * BLOCK; k < (b + 1) * BLOCK; k += DI_LANE_COUNT) {
+        for (size_t k = b * BLOCK; k < (b + 1) * BLOCK; k += DI_LANE_COUNT) {
             lanes scaled = lanes_mul(lanes_load(x + k), scale);
             largest = lanes_max(lanes_abs(scaled), largest);
-            lanes_store(out + k, lanes_mul(scaled, lanes_set(256.0f)));
+            lanes_store(out + k * step, e4m3_order(lanes_mul(scaled, lanes_set(256.0f))));
         }
     }
     return lanes_maximum(lanes_min(limit, largest)) < 0x1p+119f;
@@ -128,9 +167,10 @@ void DI_ISA(product_f8)(const di_cpu_f8 *w, const float *x, size_t x_stride, siz
             const float *input = x + m0 * x_stride;
             float *result = y + m0 * y_stride;
             bool fits = true;
-            for (size_t m = 0; m < count; m++) fits &= scale_input(input + m * x_stride, scales, in, scratch + m * in);
+            for (size_t m = 0; m < count; m++)
+                fits &= scale_input(input + m * x_stride, scales, in, scratch + m * DI_LANE_COUNT, count);
             if (fits)
-                product_rows(w->codes + n * in, in, outputs, in, scratch, in, count, result + n, y_stride, FORM_E4M3);
+                product_rows(w->codes + n * in, in, outputs, in, scratch, 0, count, result + n, y_stride, FORM_E4M3);
             else
                 di_cpu_scalar.product_f8(w, input, x_stride, count, n, n + outputs, result, y_stride, scratch);
         }
