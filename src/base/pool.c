@@ -13,16 +13,15 @@
 
 #include "base/clock.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -30,16 +29,16 @@ enum {
     WORKER_SPIN_NS = 50000, /* bridges the gap between two runs of a step */
     CALLER_SPIN_NS = 20000, /* the rest of a tile on a core that was not lost */
     PAUSES_PER_LOOK = 16,
-    /* A worker offers its core this often, while it holds no tile: a neighbour that waits for the core then takes it
-     * here and not in the middle of a tile, where everybody would wait for the worker to come back. */
-    YIELD_NS = 1000000,
+    /* The caller goes back to sleep this often. A core that becomes idle looks for a thread that waits for another
+     * core; one that ran there less than half a millisecond ago is passed over, so the first look is often too early.
+     */
+    CALLER_SLEEP_NS = 600000,
 };
 
 typedef struct worker {
     di_pool *pool;
     pthread_t thread;
     int index; /* 1 .. threads-1; 0 is the calling thread */
-    int64_t last_yield_ns;
 } worker;
 
 struct di_pool {
@@ -60,8 +59,10 @@ struct di_pool {
     _Atomic bool float_mode_bad;
 };
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
-    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+/* Sleeps while *word is `value`, at most timeout_ns (below one second; 0 = without limit). May return early. */
+static void futex_wait(_Atomic uint32_t *word, uint32_t value, long timeout_ns) {
+    struct timespec timeout = {.tv_nsec = timeout_ns};
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_PRIVATE, value, timeout_ns ? &timeout : NULL, NULL, 0);
 }
 
 static void futex_wake(_Atomic uint32_t *word, int count) {
@@ -112,7 +113,7 @@ static uint32_t wait_for_run(di_pool *pool, uint32_t seen) {
     }
     atomic_fetch_add(&pool->sleeping, 1);
     uint32_t generation;
-    while ((generation = atomic_load(&pool->generation)) == seen) futex_wait(&pool->generation, seen);
+    while ((generation = atomic_load(&pool->generation)) == seen) futex_wait(&pool->generation, seen, 0);
     atomic_fetch_sub(&pool->sleeping, 1);
     return generation;
 }
@@ -127,16 +128,10 @@ static void *worker_main(void *argument) {
     atomic_fetch_add(&pool->started, 1);
     futex_wake(&pool->started, 1);
     uint32_t seen = 0;
-    self->last_yield_ns = di_now_ns();
     for (;;) {
         seen = wait_for_run(pool, seen);
         if (atomic_load(&pool->stop)) return NULL;
         work_tiles(pool, self->index);
-        int64_t now = di_now_ns();
-        if (now - self->last_yield_ns > YIELD_NS) {
-            sched_yield();
-            self->last_yield_ns = now;
-        }
     }
 }
 
@@ -153,7 +148,7 @@ static di_status start_workers(di_pool *pool, di_error *error) {
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     uint32_t started;
-    while ((started = atomic_load(&pool->started)) < (uint32_t)pool->running) futex_wait(&pool->started, started);
+    while ((started = atomic_load(&pool->started)) < (uint32_t)pool->running) futex_wait(&pool->started, started, 0);
     if (failure) {
         return di_fail_errno(error, DI_ERR_MEMORY, "threads", failure, "cannot start thread %d of %d",
                              pool->running + 2, pool->threads);
@@ -225,7 +220,7 @@ static void wait_for_tiles(di_pool *pool, size_t tiles) {
     for (;;) {
         atomic_store(&pool->caller_sleeps, 1);
         if (atomic_load(&pool->done) == tiles) break;
-        futex_wait(&pool->caller_sleeps, 1);
+        futex_wait(&pool->caller_sleeps, 1, CALLER_SLEEP_NS);
     }
     atomic_store(&pool->caller_sleeps, 0);
 }
