@@ -1,5 +1,5 @@
 /* needs: tokenizer base */
-/* The real 129,280-id vocabulary. tests/tools/real_tokenizer.py writes the file; DEEPINFER_TEST_TOKENIZER names another
+/* The real 129,280-id vocabulary. tests/tools/real_tokenizer.py writes the file; DI_TEST_TOKENIZER names another
  * place than build/real_tokenizer/tokenizer.json. Without the file every test here is skipped, loudly. */
 #include "base/clock.h"
 #include "base/json.h"
@@ -21,7 +21,7 @@ static di_tokenizer *tokenizer; /* NULL: the file is not there */
 
 static int load_tokenizer(void **state) {
     (void)state;
-    const char *path = getenv("DEEPINFER_TEST_TOKENIZER");
+    const char *path = getenv("DI_TEST_TOKENIZER");
     if (!path) path = DI_SOURCE_DIR "/build/real_tokenizer/tokenizer.json";
     FILE *file = fopen(path, "rb");
     if (!file) {
