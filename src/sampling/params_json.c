@@ -21,7 +21,7 @@ static di_status read_number(const di_sampling_field *field, const di_json *valu
     char *at = (char *)sampling + field->offset;
     if (value->type != DI_JSON_NUMBER)
         return wrong_type(field->name, field->type == DI_SAMPLING_FLOAT ? "a number" : "an integer", value, error);
-    double number;
+    double number = 0;
     int64_t integer = 0;
     bool readable = field->type == DI_SAMPLING_FLOAT ? di_json_double(value, &number) : di_json_int64(value, &integer);
     if (readable && field->type != DI_SAMPLING_FLOAT) number = (double)integer;
