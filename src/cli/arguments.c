@@ -49,8 +49,7 @@ static di_status find_flag(const di_command *command, const char *text, size_t l
         if (mine) names[known++] = rows[i].name;
         if (strlen(rows[i].name) != length || memcmp(rows[i].name, text, length) != 0) continue;
         if (!mine)
-            return di_fail(error, DI_ERR_USAGE, rows[i].name, "deepinfer %s does not take --%s", command->name,
-                           rows[i].name);
+            return di_fail(error, DI_ERR_USAGE, rows[i].name, "%s does not take --%s", command->name, rows[i].name);
         *row = &rows[i];
         return DI_OK;
     }
