@@ -14,6 +14,14 @@ static void must(di_status status, const di_error *error) {
     if (status) fail_msg("%s: %s", di_status_name(status), error->message);
 }
 
+const di_cpu_kernels *di_harness_best_kernels(void) {
+#if defined(__x86_64__)
+    if (di_cpu_supports(&di_cpu_avx512)) return &di_cpu_avx512;
+    if (di_cpu_supports(&di_cpu_avx2)) return &di_cpu_avx2;
+#endif
+    return &di_cpu_scalar;
+}
+
 di_harness *di_harness_open(const char *folder, const di_harness_options *options) {
     static const di_harness_options defaults = {0};
     if (!options) options = &defaults;

@@ -25,6 +25,9 @@ typedef struct di_harness_options {
     uint32_t keep;
 } di_harness_options;
 
+/* The fastest kernel table that this machine can run. */
+const struct di_cpu_kernels *di_harness_best_kernels(void);
+
 di_harness *di_harness_open(const char *folder, const di_harness_options *options);
 void di_harness_close(di_harness *harness);
 
