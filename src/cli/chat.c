@@ -301,7 +301,7 @@ const di_command di_command_chat = {
     .name = "chat",
     .summary = "a conversation on a terminal or from a pipe",
     .usage = "[MODEL] [options]",
-    .text = "Answers line by line; every line is a message of the same conversation. /help lists the commands inside.\n"
+    .text = "Every line is a message of one conversation; /help lists the commands inside.\n"
             "Ctrl-C stops an answer. With --prompt it answers once.",
     .example = "  deepinfer chat\n"
                "  echo \"I would like to book a table.\" | deepinfer chat --temperature 0\n",

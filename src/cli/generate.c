@@ -359,11 +359,8 @@ const di_command di_command_generate = {
     .name = "generate",
     .summary = "completes prompts, one or a file of them",
     .usage = "[MODEL] [options]",
-    .text =
-        "Continues the text of --prompt, --input or standard input (BOS is put before it), or --token-ids as they "
-        "are.\n"
-        "With --json every line is a request; \"messages\" makes it a chat (deepinfer help json). --output FILE is\n"
-        "appended to; ids that it holds already are skipped.",
+    .text = "Continues --prompt, --input or standard input, or --token-ids as they are. With\n"
+            "--json every line is a request. --output skips ids that the file holds already.",
     .example = "  deepinfer generate --prompt \"I would like\" --temperature 0 --max-tokens 20\n"
                "  deepinfer generate --json --input prompts.jsonl --output results.jsonl\n",
     .groups = "input generate sampling",

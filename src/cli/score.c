@@ -244,9 +244,9 @@ const di_command di_command_score = {
     .name = "score",
     .summary = "log-probabilities and perplexity of given text",
     .usage = "[MODEL] [options]",
-    .text = "Evaluates a given text (BOS is put before it) or given ids and reports the sum of negative "
-            "log-probabilities,\n"
-            "the perplexity and the hash of all logits. Always runs the whole model (--prefill off).",
+    .text = "Evaluates --prompt, --input or standard input (BOS is put before it), or\n"
+            "--token-ids as they are: sum of negative log-probabilities, perplexity, hash of\n"
+            "all logits. Always runs the whole model (--prefill off).",
     .example = "  deepinfer score --prompt \"The table is booked.\"\n"
                "  deepinfer score --json --input texts.jsonl > scores.jsonl\n",
     .groups = "input score",

@@ -183,10 +183,9 @@ const di_command di_command_tokenize = {
     .name = "tokenize",
     .summary = "text to token ids and back",
     .usage = "[MODEL] [options]",
-    .text =
-        "Turns the text of --prompt, --input or standard input into ids, byte for byte, without BOS. With --decode\n"
-        "ids become text. Text that spells a control token stays plain text unless --control is given. MODEL may be\n"
-        "a folder that holds only a tokenizer.json.",
+    .text = "Turns --prompt, --input or standard input into ids, byte for byte, without BOS;\n"
+            "with --decode ids into text. Text that spells a control token stays plain text\n"
+            "unless --control is given. MODEL may be a folder with a tokenizer.json alone.",
     .example = "  deepinfer tokenize --prompt \"Hello there\"\n"
                "  echo '{\"text\": \"Hello\"}' | deepinfer tokenize --json\n",
     .groups = "input tokenize",
