@@ -45,7 +45,7 @@ di_status di_recipe_open(const di_tokenizer *tokenizer, di_recipe_profile profil
     for (int i = 0; i < DI_CONTROL_COUNT; i++) {
         const control_row *row = &controls[i];
         recipe->ids[i] = di_tokenizer_added_id(tokenizer, row->text);
-        if (recipe->ids[i] < 0 && i < DI_CONTROL_REQUIRED) {
+        if (i < DI_CONTROL_REQUIRED && recipe->ids[i] < 0) {
             if (missing.length) di_text_puts(&missing, ", ");
             di_text_puts(&missing, row->text);
         } else if (published && recipe->ids[i] != row->id) {

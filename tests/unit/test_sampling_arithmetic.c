@@ -22,6 +22,8 @@
 
 enum { LARGE = 129280 };
 
+#define GOLDEN_LOGPROBS 0xabf073a77b557650u
+
 typedef struct row {
     uint32_t n;
     float *x;
@@ -518,6 +520,27 @@ static void test_large_rows(void **state) {
     free_row(&r);
 }
 
+/* Bits of log-probabilities, equal on every compiler and machine. */
+static void test_logprob_bits(void **state) {
+    (void)state;
+    row r = new_row(LARGE);
+    di_sample_top *top = malloc(1000 * sizeof *top);
+    assert_non_null(top);
+    uint64_t hash = 0;
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        fill(&r, seed, (float)(2 << seed), 0);
+        di_sample_item item = neutral();
+        item.logprobs = 1000;
+        di_sample_result result;
+        di_sample_row(r.x, r.n, &item, &result, top, r.scratch);
+        hash = XXH64(top, 1000 * sizeof *top, hash);
+        hash = XXH64(&result.logprob, sizeof result.logprob, hash);
+    }
+    if (hash != GOLDEN_LOGPROBS) fail_msg("hash %016llx", (unsigned long long)hash);
+    free(top);
+    free_row(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_noise),    cmocka_unit_test(test_golden_ids),
@@ -526,6 +549,7 @@ int main(void) {
         cmocka_unit_test(test_penalties),       cmocka_unit_test(test_forced),
         cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_distribution),
         cmocka_unit_test(test_large_rows),      cmocka_unit_test(test_top_p_boundary),
+        cmocka_unit_test(test_logprob_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
