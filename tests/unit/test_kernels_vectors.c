@@ -2,7 +2,7 @@
 /* Byte equality of the vector tables with the scalar one: sums, conversions, quantisers, elementwise entries. */
 #include "support/kernel_cases.h"
 
-#include "backend/cpu/math.h"
+#include <math.h>
 
 enum { WIDTH = 5120 };
 
@@ -37,6 +37,7 @@ static void check_engram(const di_cpu_kernels *k, size_t n, value_kind kind, uin
     for (int image = 0; image < 2; image++) {
         float want = di_cpu_scalar.engram(h, qk, key, value, n, 1e-20f, image, expected);
         float have = k->engram(h, qk, key, value, n, 1e-20f, image, got);
+        if (isnan(want) && isnan(have)) want = have = 0.0f; /* from overflow; the sign of a NaN is the compiler's */
         check_bytes(k, "engram gate", n, kind, &want, &have, sizeof want);
         check_bytes(k, "engram", n, kind, expected, got, n * 2);
     }
@@ -45,8 +46,8 @@ static void check_engram(const di_cpu_kernels *k, size_t n, value_kind kind, uin
 
 static void test_sums(void **state) {
     (void)state;
-    uint64_t seed = 1;
     FOR_EACH_TABLE(k) {
+        uint64_t seed = 1;
         for (size_t s = 0; s < SIZES; s++) {
             for (int kind = 0; kind < VALUE_KINDS; kind++) {
                 check_sums(k, sizes[s], (value_kind)kind, &seed);
@@ -89,8 +90,8 @@ static void check_bf16(const di_cpu_kernels *k, size_t n, value_kind kind, uint6
 
 static void test_bf16(void **state) {
     (void)state;
-    uint64_t seed = 2;
     FOR_EACH_TABLE(k) {
+        uint64_t seed = 2;
         for (size_t s = 0; s < SIZES; s++) {
             for (int kind = 0; kind < VALUE_KINDS; kind++) check_bf16(k, sizes[s], (value_kind)kind, &seed);
         }
@@ -135,8 +136,8 @@ static void check_quantisers(const di_cpu_kernels *k, const uint16_t *x, size_t 
 
 static void test_quantisers(void **state) {
     (void)state;
-    uint64_t seed = 3;
     FOR_EACH_TABLE(k) {
+        uint64_t seed = 3;
         for (size_t s = 0; s < SIZES; s++) {
             size_t n = (sizes[s] + 31) / 32 * 32;
             uint16_t *x = case_memory(n * 2);
@@ -154,9 +155,9 @@ static void test_quantisers(void **state) {
 static void test_quantisers_everywhere(void **state) {
     (void)state;
     enum { BLOCKS = 127, N = BLOCKS * 32 };
-    uint64_t seed = 4;
     uint16_t x[N];
     FOR_EACH_TABLE(k) {
+        uint64_t seed = 4;
         for (uint32_t high = 0; high < 255; high++) { /* exponent */
             for (uint32_t b = 0; b < BLOCKS; b++) {
                 uint16_t top = (uint16_t)(high << 7 | b);
@@ -198,8 +199,8 @@ static void check_streams(const di_cpu_kernels *k, size_t copies, size_t n, valu
 
 static void test_streams(void **state) {
     (void)state;
-    uint64_t seed = 5;
     FOR_EACH_TABLE(k) {
+        uint64_t seed = 5;
         for (size_t s = 0; s < SIZES - 1; s++) {
             for (size_t copies = 1; copies <= 8; copies++)
                 check_streams(k, copies, sizes[s], (value_kind)((s + copies) % VALUE_KINDS), &seed);
@@ -225,8 +226,8 @@ static void check_mix(const di_cpu_kernels *k, size_t c, unsigned iterations, fl
 
 static void test_mix(void **state) {
     (void)state;
-    uint64_t seed = 6;
     FOR_EACH_TABLE(k) {
+        uint64_t seed = 6;
         for (size_t copies = 1; copies <= 8; copies++) {
             for (unsigned i = 0; i < 60; i++)
                 check_mix(k, copies, 1 + i % 21, i < 20 ? 1.0f : i < 40 ? 10.0f : 120.0f, &seed);
@@ -267,8 +268,8 @@ static void check_elementwise(const di_cpu_kernels *k, size_t n, value_kind kind
 
 static void test_elementwise(void **state) {
     (void)state;
-    uint64_t seed = 7;
     FOR_EACH_TABLE(k) {
+        uint64_t seed = 7;
         for (size_t s = 0; s < SIZES; s++) {
             for (int kind = 0; kind < VALUE_KINDS; kind++) check_elementwise(k, sizes[s], (value_kind)kind, &seed);
         }
@@ -318,12 +319,19 @@ static void check_rotary(const di_cpu_kernels *k, size_t n, value_kind kind, uin
 
 static void test_rotary(void **state) {
     (void)state;
-    uint64_t seed = 8;
     FOR_EACH_TABLE(k) {
+        uint64_t seed = 8;
         for (size_t n = 1; n <= 65; n++) {
             for (int kind = 0; kind < VALUE_KINDS; kind++) check_rotary(k, n, (value_kind)kind, &seed);
         }
     }
+}
+
+/* The reference's own bits: the same on every machine, compiler and optimisation level. Changes with the cases. */
+static void test_reference_hash(void **state) {
+    (void)state;
+    if (case_hash != 0x5d13d7d1c392e1c5ull)
+        fail_msg("hash of the scalar results is %016llx", (unsigned long long)case_hash);
 }
 
 int main(void) {
@@ -338,6 +346,7 @@ int main(void) {
         cmocka_unit_test(test_elementwise),
         cmocka_unit_test(test_functions_everywhere),
         cmocka_unit_test(test_rotary),
+        cmocka_unit_test(test_reference_hash),
     };
     name_skipped_tables();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -64,4 +64,59 @@ DI_LANES lanes lanes_log1p_exp(lanes x) {
     return lanes_fma(power, lanes_set(DI_LOGF_LN2_HI), lanes_sub(f, lanes_sub(h, t)));
 }
 
+/* di_sincos of four angles */
+DI_LANES void quad_sincos(__m256d angle, __m256d *sine, __m256d *cosine) {
+#define SET(value)         _mm256_set1_pd(value)
+#define FMA(a, b, c)       _mm256_fmadd_pd(a, b, c)
+#define STEP(acc, z, next) _mm256_fmadd_pd(acc, z, _mm256_set1_pd(next))
+    const __m256d shifter = SET(DI_SINCOS_SHIFTER), sign = SET(-0.0);
+    __m256d shifted = FMA(angle, SET(DI_SINCOS_TWO_OVER_PI), shifter);
+    __m256d n = _mm256_sub_pd(shifted, shifter), minus_n = _mm256_xor_pd(n, sign);
+    __m256d a = FMA(minus_n, SET(DI_SINCOS_PIO2_1), angle);
+    __m256d p = _mm256_mul_pd(n, SET(DI_SINCOS_PIO2_2));
+    __m256d p_low = FMA(n, SET(DI_SINCOS_PIO2_2), _mm256_xor_pd(p, sign));
+    __m256d r = _mm256_sub_pd(a, p);
+    __m256d b = _mm256_sub_pd(r, a);
+    __m256d r_low = _mm256_sub_pd(_mm256_sub_pd(a, _mm256_sub_pd(r, b)), _mm256_add_pd(p, b));
+    r_low = _mm256_sub_pd(r_low, p_low);
+    r_low = FMA(minus_n, SET(DI_SINCOS_PIO2_3), r_low);
+    __m256d sum = _mm256_add_pd(r, r_low);
+    r_low = _mm256_sub_pd(r_low, _mm256_sub_pd(sum, r));
+    r = sum;
+
+    __m256d z = _mm256_mul_pd(r, r), half = _mm256_mul_pd(SET(0.5), z);
+    __m256d s = STEP(SET(DI_SINCOS_S6), z, DI_SINCOS_S5);
+    s = STEP(s, z, DI_SINCOS_S4);
+    s = STEP(s, z, DI_SINCOS_S3);
+    s = STEP(s, z, DI_SINCOS_S2);
+    s = STEP(s, z, DI_SINCOS_S1);
+    __m256d sin_low = FMA(_mm256_xor_pd(half, sign), r_low, r_low);
+    sin_low = FMA(_mm256_mul_pd(r, z), s, sin_low);
+    __m256d sin_r = _mm256_add_pd(r, sin_low);
+
+    __m256d k = STEP(SET(DI_SINCOS_K6), z, DI_SINCOS_K5);
+    k = STEP(k, z, DI_SINCOS_K4);
+    k = STEP(k, z, DI_SINCOS_K3);
+    k = STEP(k, z, DI_SINCOS_K2);
+    k = STEP(k, z, DI_SINCOS_K1);
+    __m256d one = _mm256_sub_pd(SET(1.0), half);
+    __m256d one_low = _mm256_sub_pd(_mm256_sub_pd(SET(1.0), one), half);
+    __m256d cos_low = FMA(_mm256_xor_pd(r, sign), r_low, one_low);
+    cos_low = FMA(_mm256_mul_pd(z, z), k, cos_low);
+    __m256d cos_r = _mm256_add_pd(one, cos_low);
+
+    /* bit 0 of the quadrant swaps the two, bit 1 turns the sign of the sine, bit 1 of quadrant + 1 that of the cosine
+     */
+    __m256i quadrant = _mm256_castpd_si256(shifted);
+    __m256i next = _mm256_add_epi64(quadrant, _mm256_set1_epi64x(1));
+    __m256d swap = _mm256_castsi256_pd(_mm256_slli_epi64(quadrant, 63));
+    __m256d sine_sign = _mm256_and_pd(_mm256_castsi256_pd(_mm256_slli_epi64(quadrant, 62)), sign);
+    __m256d cosine_sign = _mm256_and_pd(_mm256_castsi256_pd(_mm256_slli_epi64(next, 62)), sign);
+    *sine = _mm256_xor_pd(_mm256_blendv_pd(sin_r, cos_r, swap), sine_sign);
+    *cosine = _mm256_xor_pd(_mm256_blendv_pd(cos_r, sin_r, swap), cosine_sign);
+#undef SET
+#undef FMA
+#undef STEP
+}
+
 #endif

@@ -255,9 +255,16 @@ void DI_ISA(mean)(const uint16_t *stream, size_t copies, size_t n, uint16_t *out
 
 /* ---------------------------------------------------------------- rotary */
 
-/* Few values a row, in double: the scalar form serves. */
 void DI_ISA(cos_sin)(int64_t position, const float *frequency, size_t n, float *cosine, float *sine) {
-    di_cpu_scalar.cos_sin(position, frequency, n, cosine, sine);
+    const __m128 where = _mm_set1_ps((float)position);
+    size_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        __m256d s, c;
+        quad_sincos(_mm256_cvtps_pd(_mm_mul_ps(where, _mm_loadu_ps(frequency + j))), &s, &c);
+        _mm_storeu_ps(cosine + j, _mm256_cvtpd_ps(c));
+        _mm_storeu_ps(sine + j, _mm256_cvtpd_ps(s));
+    }
+    if (j < n) di_cpu_scalar.cos_sin(position, frequency + j, n - j, cosine + j, sine + j);
 }
 
 void DI_ISA(rotate)(float *x, const float *cosine, const float *sine, size_t n, bool inverse) {
