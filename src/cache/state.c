@@ -14,7 +14,7 @@ struct di_state {
 };
 
 /* 144 bytes, little-endian: | magic 8 | version u32 | parts u32 | committed u64 | decoder_low u64 | digest u64
- * | profile 64 | body bytes u64 | checksum u64 of the body | reserved 24 | */
+ * | profile 64 | body bytes u64 | checksum u64 | zero 24 | */
 enum { VERSION = 1, HEADER_BYTES = 144, PROFILE_AT = 40, BODY_BYTES_AT = 104, CHECKSUM_AT = 112 };
 static const char MAGIC[8] = {'D', 'I', 'S', 'T', 'A', 'T', 'E', '1'};
 
@@ -126,6 +126,11 @@ static uint64_t get_u64(const char *from) {
     return value;
 }
 
+/* Covers the header up to the checksum and the body. */
+static uint64_t checksum(const char *header, const char *body, size_t body_bytes) {
+    return XXH64(body, body_bytes, XXH64(header, CHECKSUM_AT, 0));
+}
+
 static void write_header(const di_state *state, const char *body, size_t body_bytes, char header[HEADER_BYTES]) {
     memset(header, 0, HEADER_BYTES);
     memcpy(header, MAGIC, sizeof MAGIC);
@@ -136,7 +141,7 @@ static void write_header(const di_state *state, const char *body, size_t body_by
     put_u64(header + 32, di_model_digest(state->model));
     strncpy(header + PROFILE_AT, di_model_profile(state->model), 63);
     put_u64(header + BODY_BYTES_AT, body_bytes);
-    put_u64(header + CHECKSUM_AT, XXH64(body, body_bytes, 0));
+    put_u64(header + CHECKSUM_AT, checksum(header, body, body_bytes));
 }
 
 static void write_part(const di_state *state, const di_state_part *part, di_text *out) {
@@ -190,7 +195,7 @@ static di_status check_header(const di_state *state, const char *bytes, size_t l
     if (memcmp(bytes + 12, expected + 12, 4) != 0) return refuse(error, "parts", "made for another state layout");
     if (get_u64(bytes + BODY_BYTES_AT) != length - HEADER_BYTES)
         return refuse(error, "length", "the object is cut off or has bytes behind it");
-    if (get_u64(bytes + CHECKSUM_AT) != XXH64(bytes + HEADER_BYTES, length - HEADER_BYTES, 0))
+    if (get_u64(bytes + CHECKSUM_AT) != checksum(bytes, bytes + HEADER_BYTES, length - HEADER_BYTES))
         return refuse(error, "checksum", "the bytes were changed");
     uint64_t committed = get_u64(bytes + 16), low = get_u64(bytes + 24);
     if (committed > INT32_MAX || low > committed) return refuse(error, "committed", "not a possible length");

@@ -4,7 +4,7 @@
  * Serialised form (architecture idea 3): independent of ring capacity, page size, threads and instruction set.
  *   header 144 bytes
  *     0 "DISTATE1" | 8 u32 version | 12 u32 part count | 16 u64 committed | 24 u64 decoder_low | 32 u64 weights digest
- *     | 40 profile [64] | 104 u64 body bytes | 112 u64 XXH64 of the body | 120 zero [24]
+ *     | 40 profile [64] | 104 u64 body bytes | 112 u64 XXH64 of bytes 0..111 and the body | 120 zero [24]
  *   body: parts in layout order, each u64 bytes | payload
  *     paged  floor(H / tokens_per_entry) entries, ascending
  *     ring   `slots` entries for positions H - slots .. H-1; positions below max(0, low) are zero
