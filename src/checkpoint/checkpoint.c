@@ -339,7 +339,7 @@ uint64_t di_checkpoint_missing_data(const di_checkpoint *checkpoint, di_text *ou
         if (out)
             di_text_printf(out, "%s: %llu of %llu bytes are missing (%zu of %zu tensors)\n", s->name,
                            (unsigned long long)(s->header.data_end - s->file_bytes),
-                           (unsigned long long)s->header.data_end, cut, s->header.count);
+                           (unsigned long long)(s->header.data_end - s->header.data_start), cut, s->header.count);
     }
     return missing;
 }

@@ -149,7 +149,8 @@ static void write_plan(const inspection *in, di_text *out) {
              p->rolling, (double)p->page / p->page_tokens);
     write_memory(out, "sequences", p->sequences, remark);
     write_memory(out, "step buffers", p->step, "");
-    write_memory(out, "program", p->program, "code, tokenizer, threads, scratch");
+    write_memory(out, "kernel workspace", p->workspace, "");
+    write_memory(out, "program", p->program, "code, tokenizer, threads");
     snprintf(remark, sizeof remark, "%s of it private", size_text(p->private_bytes, number));
     write_memory(out, "= all", p->total, remark);
     if (p->unused) write_memory(out, "not loaded", p->unused, "draft head, vision");
@@ -353,6 +354,7 @@ static void put_plan(di_json_writer *json, const inspection *in) {
     put(json, "sequence", p->sequence);
     put(json, "sequences", p->sequences);
     put(json, "step", p->step);
+    put(json, "workspace", p->workspace);
     put(json, "program", p->program);
     put(json, "private", p->private_bytes);
     put(json, "total", p->total);
@@ -417,6 +419,7 @@ static di_status look(const di_config *options, inspection *in, di_error *error)
     const di_plan_options plan = {.context = (uint32_t)di_config_int(options, DI_OPT_CONTEXT),
                                   .max_seqs = (uint32_t)di_config_int(options, DI_OPT_MAX_SEQS),
                                   .max_rows = (uint32_t)di_config_int(options, DI_OPT_MAX_ROWS),
+                                  .threads = (uint32_t)di_config_int(options, DI_OPT_THREADS),
                                   .compact = di_config_is(options, DI_OPT_PREFILL, "compact"),
                                   .keep = (uint32_t)di_config_int(options, DI_OPT_PREFILL_KEEP),
                                   .available = in->machine.available};
@@ -470,13 +473,24 @@ static int show(di_cli *cli, const inspection *in) {
     return status == DI_OK ? report_faults(in) : di_cli_report(&error);
 }
 
+/* Of the input options only --json means something here. */
+static di_status check_options(const di_config *options, di_error *error) {
+    static const di_config_id others[] = {DI_OPT_INPUT, DI_OPT_PROMPT, DI_OPT_TOKEN_IDS, DI_OPT_UNORDERED};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (di_config_source_of(options, others[i]) == DI_CONFIG_FLAG) {
+            const char *name = di_config_rows()[others[i]].name;
+            return di_fail(error, DI_ERR_USAGE, name, "inspect reads no input and does not take --%s", name);
+        }
+    return DI_OK;
+}
+
 static int run(di_cli *cli) {
     inspection *in = calloc(1, sizeof *in);
     di_text path = {0};
     di_error error = {0};
     int code;
-    di_status status = in ? di_find_model(cli->config, cli->model, &path, &error)
-                          : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
+    di_status status = in ? check_options(cli->config, &error) : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
+    if (status == DI_OK) status = di_find_model(cli->config, cli->model, &path, &error);
     if (status == DI_OK) {
         in->path = path.data;
         status = look(cli->config, in, &error);
@@ -495,11 +509,11 @@ static int run(di_cli *cli) {
 const di_command di_command_inspect = {
     .name = "inspect",
     .summary = "what a model is, what it needs, what this machine can hold",
-    .usage = "deepinfer inspect [MODEL] [options]",
+    .usage = "[MODEL] [options]",
     .text = "Prints architecture, parameters and bytes by part, a memory plan for --context and --max-seqs, and what\n"
             "this machine can hold. Reads only headers; MODEL may also be a config.json without weights. Exits with 1\n"
             "when the checkpoint is incomplete or does not match its config.",
     .example = "  deepinfer inspect models/tiny --context 4096 --max-seqs 8",
-    .groups = "inspect",
+    .groups = "inspect input",
     .run = run,
 };

@@ -168,12 +168,26 @@ static void plan_state(const di_model_config *c, uint32_t keep, di_memory_plan *
     if (plan->page == 0) plan->page = 64;
 }
 
-/* Code and libraries, thread stacks, the tokenizer's tables (about 300 bytes an entry), scratch memory of the kernels
- * (one row of scores for every thread is what grows with the context). */
-static uint64_t program_bytes(const di_model_config *config, uint32_t context) {
-    uint64_t threads = (uint64_t)di_usable_cores();
-    return ((uint64_t)8 << 20) + (uint64_t)config->vocab_size * 300 +
-           threads * (((uint64_t)1 << 20) + (uint64_t)context * sizeof(float));
+/* What the kernels hold for a step of `rows` rows: the experts or the indexer need most. Sizes as in ops_experts.c and
+ * ops_index.c: fp32 and quantised rows (104 bytes a block of 32), gate, up and product of every expert, index scores.
+ */
+static uint64_t workspace_bytes(const di_model_config *c, uint64_t rows, uint64_t context) {
+    const uint64_t block = 104, scores_at_once = (uint64_t)1 << 22;
+    uint64_t d = c->hidden_size, f = c->moe_intermediate_size, top = c->num_experts_per_tok, all = top + 1;
+    uint64_t experts = rows * (c->n_routed_experts * sizeof(float) + top * (4 * d + d / 32 * block) +
+                               all * (10 * f + 4 * d + 4 * f + f / 32 * block) + 8 * d + d / 32 * block);
+    uint64_t queries = (uint64_t)c->index_n_heads * (c->index_head_dim * 5 + 4) + 4 * (d + c->q_lora_rank);
+    uint64_t limit = context > scores_at_once ? context : scores_at_once;
+    uint64_t scores = rows * context < limit ? rows * context : limit;
+    uint64_t index = rows * queries + scores * (sizeof(float) + sizeof(int32_t));
+    return experts > index ? experts : index;
+}
+
+/* Code and libraries, the tokenizer's tables (about 300 bytes an entry), and for each thread a stack, attention scratch
+ * and the sampler's copies of a row. */
+static uint64_t program_bytes(const di_model_config *config, uint64_t threads) {
+    uint64_t vocabulary = config->vocab_size;
+    return ((uint64_t)8 << 20) + vocabulary * 300 + threads * (((uint64_t)1 << 20) + vocabulary * 16);
 }
 
 void di_memory_plan_make(const di_model_config *config, const di_checkpoint *checkpoint, const di_plan_options *options,
@@ -196,11 +210,12 @@ void di_memory_plan_make(const di_model_config *config, const di_checkpoint *che
     }
     model.context = plan->context;
     plan->step = di_step_bytes(config, &model, plan->max_rows, di_plan_logits_rows(plan->max_rows, plan->max_seqs));
-    plan->program = program_bytes(config, plan->context);
+    plan->workspace = workspace_bytes(config, (uint64_t)plan->max_rows + keep, plan->context);
+    plan->program = program_bytes(config, options->threads ? options->threads : (uint64_t)di_usable_cores());
     uint64_t pages = ((uint64_t)plan->context + plan->page_tokens - 1) / plan->page_tokens;
     plan->sequence = plan->rolling + pages * plan->page;
     plan->sequences = plan->sequence * plan->max_seqs;
-    uint64_t fixed = weights + plan->step + plan->program;
+    uint64_t fixed = weights + plan->step + plan->workspace + plan->program;
     plan->total = fixed + plan->sequences;
     plan->private_bytes = plan->total - plan->mapped - plan->tables;
     plan->fits = options->available && plan->total <= options->available;

@@ -61,6 +61,7 @@ void di_budget_make(const di_model_config *config, di_budget *budget);
 typedef struct di_plan_options {
     uint32_t context; /* 0 = the model's maximum, or what `available` holds */
     uint32_t max_seqs, max_rows;
+    uint32_t threads;   /* 0 = one per usable core */
     bool compact;       /* --prefill compact */
     uint32_t keep;      /* --prefill-keep, 0 = window + 12 */
     uint64_t available; /* bytes this process may take; 0 = unknown */
@@ -77,7 +78,8 @@ typedef struct di_memory_plan {
     uint64_t sequence;  /* one sequence at `context` */
     uint64_t sequences; /* all of them */
     uint64_t step;      /* buffers of a step */
-    uint64_t program;   /* code, tokenizer, threads, scratch memory */
+    uint64_t workspace; /* of the kernels */
+    uint64_t program;   /* code, tokenizer, threads */
     uint64_t total;
     uint64_t private_bytes;      /* of these: not backed by the model's files, so the system cannot drop them */
     uint64_t sequences_that_fit; /* at `context`, in `available`; 0 if the weights alone do not fit */
