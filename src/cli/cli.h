@@ -92,9 +92,9 @@ di_status di_cli_json_ids(di_arena *arena, const di_json *array, const char *par
                           di_error *error);
 /* Refuses members of a JSON line that are not among `names` (NULL-terminated) and members given twice. */
 di_status di_cli_check_members(const di_json *object, const char *const *names, di_error *error);
-/* The ids that a raw prompt stands for: BOS, then its plain text. *ids is malloc'ed. */
-di_status di_cli_prompt_ids(di_engine *engine, const char *text, size_t length, int32_t **ids, size_t *count,
-                            di_error *error);
+/* A raw prompt: BOS, if the model has one, then plain text. Borrows `text`; segments: [2] in the arena. */
+di_status di_cli_prompt_segments(const di_engine *engine, di_arena *arena, const char *text, size_t length,
+                                 const di_segment **segments, size_t *count, di_error *error);
 
 /* ---- lines.c: input */
 

@@ -289,32 +289,33 @@ static di_status stream(di_cli *cli, di_request *request, results *out, di_event
     }
 }
 
-static di_status read_prompt(di_cli *cli, di_engine *engine, di_arena *arena, int32_t **owned, di_segment *segment,
-                             di_error *error) {
+/* --token-ids, or the text prompt, which stays in *text. */
+static di_status read_prompt(di_cli *cli, const di_engine *engine, di_arena *arena, char **text,
+                             di_request_params *params, di_error *error) {
     const char *given = di_config_text(cli->config, DI_OPT_TOKEN_IDS);
-    int32_t *ids = NULL;
     if (di_config_is_set(cli->config, DI_OPT_TOKEN_IDS)) {
+        int32_t *ids = NULL;
+        di_segment *segment = di_arena_zalloc(arena, sizeof *segment);
+        if (!segment) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the prompt");
         if (di_config_is_set(cli->config, DI_OPT_PROMPT))
             return di_fail(error, DI_ERR_USAGE, "token-ids", "--prompt and --token-ids exclude each other");
         di_status status =
             di_cli_parse_ids(arena, "token-ids", given, strlen(given), &ids, &segment->token_count, error);
         segment->token_ids = ids;
+        params->segments = segment;
+        params->segment_count = 1;
         return status;
     }
-    char *text = NULL;
     size_t length = 0;
-    di_status status = di_cli_read_text(cli, &text, &length, error);
-    if (status == DI_OK) status = di_cli_prompt_ids(engine, text, length, owned, &segment->token_count, error);
-    segment->token_ids = *owned;
-    free(text);
-    return status;
+    di_status status = di_cli_read_text(cli, text, &length, error);
+    if (status != DI_OK) return status;
+    return di_cli_prompt_segments(engine, arena, *text, length, &params->segments, &params->segment_count, error);
 }
 
 static int generate_text(di_cli *cli, di_engine *engine) {
     di_error error = {0};
     results out = {0};
-    int32_t *owned = NULL;
-    di_segment segment = {0};
+    char *text = NULL;
     di_request_params params;
     di_request *request = NULL;
     di_event last = {0};
@@ -323,17 +324,15 @@ static int generate_text(di_cli *cli, di_engine *engine) {
     di_arena *arena = di_arena_new(0);
     di_status status = arena ? DI_OK : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
     if (status == DI_OK) status = di_cli_sampling(cli, engine, arena, &params.sampling, &error);
-    if (status == DI_OK) status = read_prompt(cli, engine, arena, &owned, &segment, &error);
+    if (status == DI_OK) status = read_prompt(cli, engine, arena, &text, &params, &error);
     if (status == DI_OK) status = results_open(&out, cli, false, &error);
-    params.segments = &segment;
-    params.segment_count = 1;
     if (status == DI_OK) status = di_submit(engine, &params, &request, &error);
     if (status == DI_OK) status = stream(cli, request, &out, &last, &interrupted, &error);
     if (request) results_write(&out, "\n", 1, status == DI_OK ? &error : NULL);
     if (request && last.kind == DI_EVENT_DONE) di_cli_footer(cli, &last);
     results_close(&out, status == DI_OK ? &error : NULL);
     di_request_free(request);
-    di_free(owned);
+    free(text);
     di_arena_free(arena);
     if (interrupted || status == DI_ERR_CANCELLED) return DI_EXIT_INTERRUPTED;
     return error.status == DI_OK ? DI_EXIT_OK : di_cli_report(&error);

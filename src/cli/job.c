@@ -93,7 +93,7 @@ static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engi
 }
 
 static di_status read_prompt(di_job *job, const di_cli *cli, di_engine *engine, di_request_params *params,
-                             int32_t **owned, di_error *error) {
+                             di_error *error) {
     const di_json *prompt = di_json_get(job->object, "prompt"), *ids = di_json_get(job->object, "token_ids"),
                   *messages = di_json_get(job->object, "messages");
     if ((prompt != NULL) + (ids != NULL) + (messages != NULL) != 1)
@@ -105,21 +105,18 @@ static di_status read_prompt(di_job *job, const di_cli *cli, di_engine *engine, 
         if (di_json_get(job->object, chat_only[i]))
             return di_fail(error, DI_ERR_INVALID_ARGUMENT, chat_only[i], "\"%s\" goes with \"messages\" only",
                            chat_only[i]);
+    if (prompt && prompt->type != DI_JSON_STRING)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "prompt", "prompt must be a string, not %s",
+                       di_json_type_name(prompt->type));
+    if (prompt)
+        return di_cli_prompt_segments(engine, job->arena, prompt->text, prompt->length, &params->segments,
+                                      &params->segment_count, error);
     di_segment *segment = di_arena_zalloc(job->arena, sizeof *segment);
     if (!segment) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the prompt");
     params->segments = segment;
     params->segment_count = 1;
-    di_status status;
-    if (prompt) {
-        if (prompt->type != DI_JSON_STRING)
-            return di_fail(error, DI_ERR_INVALID_ARGUMENT, "prompt", "prompt must be a string, not %s",
-                           di_json_type_name(prompt->type));
-        status = di_cli_prompt_ids(engine, prompt->text, prompt->length, owned, &segment->token_count, error);
-        segment->token_ids = *owned;
-        return status;
-    }
     int32_t *list = NULL;
-    status = di_cli_json_ids(job->arena, ids, "token_ids", &list, &segment->token_count, error);
+    di_status status = di_cli_json_ids(job->arena, ids, "token_ids", &list, &segment->token_count, error);
     segment->token_ids = list;
     return status;
 }
@@ -140,7 +137,6 @@ di_status di_job_submit(di_job *job, const di_cli *cli, di_engine *engine) {
         "thinking", "reasoning_effort", "sampling_params", "response_format", "priority", NULL};
     di_error *error = &job->fault;
     di_request_params params;
-    int32_t *owned = NULL;
     di_request_params_default(&params);
     di_status status = di_cli_check_members(job->object, names, error);
     if (status == DI_OK) status = read_sampling(job, cli, engine, error);
@@ -151,13 +147,12 @@ di_status di_job_submit(di_job *job, const di_cli *cli, di_engine *engine) {
         if (!job->choices) status = di_fail(error, DI_ERR_MEMORY, "n", "out of memory for %d choices", job->sampling.n);
     }
     if (status == DI_OK) status = read_priority(job, &params, error);
-    if (status == DI_OK) status = read_prompt(job, cli, engine, &params, &owned, error);
+    if (status == DI_OK) status = read_prompt(job, cli, engine, &params, error);
     if (status == DI_OK) {
         params.sampling = job->sampling;
         params.id = job->id && job->id->type == DI_JSON_STRING ? job->id->text : NULL;
         status = di_submit(engine, &params, &job->request, error);
     }
-    di_free(owned);
     if (status == DI_ERR_QUEUE_FULL)
         memset(error, 0, sizeof *error);
     else if (status != DI_OK)

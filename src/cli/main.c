@@ -56,7 +56,10 @@ static int inform(const di_cli *cli, const di_arguments *parsed) {
 static int run(di_cli *cli, int count, char **arguments) {
     di_error error = {0};
     di_arguments parsed = {0};
-    if (di_parse_arguments(count, arguments, cli, &parsed, &error) != DI_OK) return di_cli_report(&error);
+    if (di_parse_arguments(count, arguments, cli, &parsed, &error) != DI_OK) {
+        di_cli_report(&error);
+        return DI_EXIT_USAGE;
+    }
     if (parsed.help || parsed.topic) return inform(cli, &parsed);
     di_text notes = {0};
     di_status status = di_read_configuration(cli->config, &notes, &error);

@@ -121,13 +121,24 @@ static di_status score_ids(di_cli *cli, di_engine *engine, di_arena *arena, cons
     return DI_OK;
 }
 
+/* BOS, then the plain text. */
 static di_status score_text(di_cli *cli, di_engine *engine, di_arena *arena, const di_json *id, const char *text,
                             size_t length, bool json, di_text *out, di_error *error) {
-    int32_t *ids = NULL;
-    size_t count = 0;
-    di_status status = di_cli_prompt_ids(engine, text, length, &ids, &count, error);
-    if (status == DI_OK) status = score_ids(cli, engine, arena, id, ids, count, json, out, error);
-    di_free(ids);
+    uint32_t bos = di_engine_info(engine)->bos_token_id;
+    int64_t limit = di_config_int(cli->config, DI_OPT_LIMIT_PROMPT_BYTES);
+    if (length > (uint64_t)limit)
+        return di_fail(error, DI_ERR_LIMIT, "prompt",
+                       "the prompt has more than %lld bytes; --limit-prompt-bytes sets "
+                       "this",
+                       (long long)limit);
+    if (!di_engine_tokenizer(engine))
+        return di_fail(error, DI_ERR_UNSUPPORTED, "prompt", "the model has no tokenizer; only token ids can go in");
+    di_ids ids = {0};
+    if (bos != UINT32_MAX) di_ids_append(&ids, (int32_t)bos);
+    di_status status = di_tokenizer_encode(di_engine_tokenizer(engine), text, length, false, &ids, error);
+    if (status == DI_OK && ids.failed) status = di_fail(error, DI_ERR_MEMORY, "prompt", "out of memory for token ids");
+    if (status == DI_OK) status = score_ids(cli, engine, arena, id, ids.data, ids.count, json, out, error);
+    di_ids_free(&ids);
     return status;
 }
 

@@ -75,26 +75,18 @@ di_status di_cli_json_ids(di_arena *arena, const di_json *array, const char *par
     return DI_OK;
 }
 
-di_status di_cli_prompt_ids(di_engine *engine, const char *text, size_t length, int32_t **ids, size_t *count,
-                            di_error *error) {
-    int32_t *plain = NULL;
-    size_t plain_count = 0;
-    *ids = NULL;
-    di_status status = di_tokenize(engine, text, length, false, &plain, &plain_count, error);
-    if (status != DI_OK) return status;
+di_status di_cli_prompt_segments(const di_engine *engine, di_arena *arena, const char *text, size_t length,
+                                 const di_segment **segments, size_t *count, di_error *error) {
     uint32_t bos = di_engine_info(engine)->bos_token_id;
-    size_t first = bos != UINT32_MAX;
-    int32_t *all = malloc((plain_count + first + 1) * sizeof *all);
-    if (all) {
-        if (first) all[0] = (int32_t)bos;
-        if (plain_count) memcpy(all + first, plain, plain_count * sizeof *all);
-        *ids = all;
-        *count = plain_count + first;
-    } else {
-        status = di_fail(error, DI_ERR_MEMORY, "prompt", "out of memory for the prompt");
-    }
-    di_free(plain);
-    return status;
+    di_segment *list = di_arena_zalloc(arena, 2 * sizeof *list);
+    int32_t *id = di_arena_alloc(arena, sizeof *id);
+    if (!list || !id) return di_fail(error, DI_ERR_MEMORY, "prompt", "out of memory for the prompt");
+    *count = 0;
+    *id = (int32_t)bos;
+    if (bos != UINT32_MAX) list[(*count)++] = (di_segment){.token_ids = id, .token_count = 1};
+    list[(*count)++] = (di_segment){.text = text, .text_length = length};
+    *segments = list;
+    return DI_OK;
 }
 
 /* ---------------------------------------------------------------- parameters */

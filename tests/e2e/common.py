@@ -1,0 +1,73 @@
+"""Shared by the end-to-end tests: runs the program named on the command line (or by DEEPINFER_BINARY)."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NANO = str(ROOT / "tests/data/nano")
+TINY = str(ROOT / "models/tiny")
+BINARY = os.environ.get("DEEPINFER_BINARY", "")
+
+
+def environment(**more):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("DEEPINFER_")}
+    clean.update(more)
+    return clean
+
+
+class Result:
+    def __init__(self, done):
+        self.code = done.returncode
+        self.out = done.stdout
+        self.err = done.stderr.decode("utf-8", "replace")
+        self.text = self.out.decode("utf-8")
+
+    def lines(self):
+        assert self.out.endswith(b"\n") or not self.out, "the last line is not ended"
+        return [json.loads(line) for line in self.out.split(b"\n") if line]
+
+
+def run(*arguments, stdin=b"", env=None, timeout=300):
+    if isinstance(stdin, str):
+        stdin = stdin.encode()
+    done = subprocess.run([BINARY, *map(str, arguments)], input=stdin, capture_output=True, env=env or environment(), timeout=timeout)
+    return Result(done)
+
+
+def jsonl(*objects):
+    return "".join(json.dumps(o, ensure_ascii=False) + "\n" for o in objects)
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def ok(self, *arguments, **more):
+        result = run(*arguments, **more)
+        self.assertEqual(result.code, 0, result.err)
+        return result
+
+    def usage(self, *arguments, says, **more):
+        """Wrong usage: exit 2, nothing on stdout, one message that says what is right."""
+        result = run(*arguments, **more)
+        self.assertEqual((result.code, result.out), (2, b""), result.err)
+        self.assertIn(says, result.err)
+        return result
+
+    def failed(self, *arguments, says, **more):
+        result = run(*arguments, **more)
+        self.assertEqual(result.code, 1, result.err)
+        self.assertIn(says, result.err)
+        return result
+
+
+def main():
+    global BINARY
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-") and os.path.isfile(sys.argv[1]):
+        BINARY = os.path.abspath(sys.argv.pop(1))
+    if not BINARY:
+        sys.exit("usage: %s PROGRAM [test options]" % sys.argv[0])
+    sys.modules["common"].BINARY = BINARY
+    unittest.main(module="__main__")

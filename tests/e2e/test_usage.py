@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Help, version, exit codes, options and where they come from."""
+import os
+import pathlib
+import shutil
+import tempfile
+import time
+
+import common
+from common import Case, NANO, TINY, environment, run
+
+COMMANDS = ("chat", "generate", "score", "tokenize", "inspect")
+
+
+class Help(Case):
+    def test_every_command_fits_one_screen_and_shows_an_example(self):
+        for command in COMMANDS:
+            for arguments in ((command, "--help"), ("--help", command), ("help", command)):
+                result = self.ok(*arguments)
+                lines = result.text.rstrip("\n").split("\n")
+                self.assertLessEqual(len(lines), 24, arguments)
+                self.assertIn("example:", result.text)
+                self.assertIn("deepinfer " + command, result.text.split("example:")[1])
+                self.assertEqual(result.err, "")
+
+    def test_main_help_names_all_commands_and_no_others(self):
+        result = self.ok("--help")
+        for command in COMMANDS:
+            self.assertIn("  " + command, result.text)
+        for later in ("serve", "bench", "verify"):
+            self.assertNotIn("  " + later + " ", result.text)
+        self.assertEqual(self.ok("help").out, result.out)
+
+    def test_topics(self):
+        for topic in ("common", "sampling", "limits", "json", "environment", "exit-codes"):
+            self.assertGreater(len(self.ok("help", topic).text), 50)
+        self.usage("help", "nothing", says="nothing")
+        self.assertTrue(self.ok("help", "configuration-markdown").text.startswith("# Configuration"))
+
+    def test_version(self):
+        text = self.ok("--version").text
+        self.assertRegex(text, r"^deepinfer \d+\.\d+\.\d+\ncompiler (gcc|clang) .*\nisa (scalar|avx2|avx512)\nprofile exact\n")
+        self.assertIn("isa scalar", self.ok("--version", "--cpu-isa", "scalar").text)
+
+
+class Usage(Case):
+    def test_unknown_commands(self):
+        self.usage(says="which command?")
+        for name in ("serve", "cache", "verify", "bench", "eval"):
+            result = self.usage(name, says="there is no command")
+            self.assertIn("chat, generate, score, tokenize, inspect", result.err)
+        self.usage("generat", says='did you mean "generate"')
+
+    def test_unknown_options_name_the_nearest(self):
+        self.usage("generate", "--thread", "2", says="did you mean --threads?")
+        self.usage("generate", "--temprature=0", says="did you mean --temperature?")
+        self.usage("generate", "--zzzzzzzz", says="no option --zzzzzzzz")
+        self.usage("generate", "-t", says="-t")
+        self.usage("generate", "--logits", "x.npy", says="generate does not take --logits")
+        self.usage("score", "--temperature", "0", says="score does not take --temperature")
+
+    def test_values_out_of_range(self):
+        self.usage("generate", "--threads", says="--threads needs a value")
+        self.usage("generate", "--threads", "many", says="threads")
+        self.usage("generate", "--threads=-1", says="threads")
+        self.usage("generate", "--top-p", "2", says="top-p")
+        self.usage("generate", "--seed", "18446744073709551616", says="seed")
+        self.usage("generate", "--cpu-isa", "sse", says="scalar")
+        self.usage("chat", "--effort", "200", says="effort")
+        self.usage("generate", TINY, "--context", "16385", "--prompt", "x", says="16384")
+
+    def test_a_prompt_is_never_positional(self):
+        self.usage("generate", TINY, "Hello there", says="--prompt")
+
+    def test_features_that_do_not_exist_are_refused_by_name(self):
+        for name, value in (("spec", "auto"), ("spec", "4"), ("cache-ram", "1G"), ("cache-dir", "/tmp"), ("load-format", "dummy"), ("accelerator", "nvidia"), ("accelerator", "ascend")):
+            self.usage("generate", "--" + name, value, "--prompt", "x", says=name)
+        self.ok("generate", NANO, "--spec", "off", "--prefill", "off", "--accelerator", "cpu", "--load-format", "auto", "--max-tokens", "1", "--prompt", "x")
+
+    def test_a_model_that_is_not_there(self):
+        self.failed("generate", "/nonexistent/model", "--prompt", "x", says="/nonexistent/model")
+        self.failed("tokenize", "/nonexistent/model", "--prompt", "x", says="/nonexistent/model")
+        with tempfile.TemporaryDirectory() as folder:
+            self.failed("generate", folder, "--prompt", "x", says="config.json")
+            self.failed("chat", folder, "--prompt", "x", says="config.json")
+
+
+class Sources(Case):
+    def test_environment_file_and_flags(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "options")
+            file.write_text("# comment\nmax-tokens = 3\ntemperature = 0\n")
+            count = lambda r: r.lines()[0]["usage"]["completion_tokens"]
+            base = ["generate", NANO, "--json", "--prompt", "Hello", "--ignore-eos"]
+            self.assertEqual(count(self.ok(*base, "--config", file)), 3)
+            env = environment(DEEPINFER_MAX_TOKENS="4")
+            self.assertEqual(count(self.ok(*base, "--config", file, env=env)), 4)
+            self.assertEqual(count(self.ok(*base, "--config", file, "--max-tokens", "5", env=env)), 5)
+            env = environment(DEEPINFER_CONFIG=str(file))
+            self.assertEqual(count(self.ok(*base, env=env)), 3)
+            file.write_text("max-token = 3\n")
+            self.usage(*base, "--config", file, says="max-tokens")
+            self.usage(*base, "--config", file.with_name("none"), says="none")
+
+    def test_environment_faults(self):
+        self.usage("generate", "--prompt", "x", env=environment(DEEPINFER_THREDS="2"), says="DEEPINFER_THREDS")
+        self.usage("generate", "--prompt", "x", env=environment(DEEPINFER_THREADS="x"), says="threads")
+
+    def test_names_of_the_seed_system(self):
+        base = ["generate", NANO, "--max-tokens", "1", "--prompt", "x"]
+        self.ok(*base, env=environment(DEEPINFER_ACCELERATOR="cpu", DEEPINFER_BATCH_INVARIANT="1"))
+        note = self.ok(*base, env=environment(DEEPINFER_BATCH_INVARIANT="0")).err
+        self.assertIn("DEEPINFER_BATCH_INVARIANT", note)
+        self.assertIn("ascend", self.usage(*base, env=environment(DEEPINFER_ACCELERATOR="ascend"), says="Ascend").err)
+        env = environment(DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE="compact", DEEPINFER_YOCO_PREFILL_KEEP_TOKENS="20")
+        line = self.ok(*base, "--json", env=env).lines()[0]
+        self.assertIn("exact+compact+20", line["fingerprint"])
+
+    def test_the_model_of_the_environment(self):
+        a = self.ok("tokenize", "--prompt", "hello world", env=environment(DEEPINFER_MODEL=NANO))
+        b = self.ok("tokenize", NANO, "--prompt", "hello world")
+        c = self.ok("tokenize", "--prompt", "hello world")
+        self.assertEqual(a.out, b.out)
+        self.assertNotEqual(a.out, c.out)
+        self.assertEqual(c.out, self.ok("tokenize", TINY, "--prompt", "hello world").out)
+
+    def test_the_embedded_model_is_found_from_the_binary(self):
+        with tempfile.TemporaryDirectory() as folder:
+            place = pathlib.Path(folder, "a/b/c")
+            place.mkdir(parents=True)
+            binary = shutil.copy(common.BINARY, place / "deepinfer")
+            old, common.BINARY = common.BINARY, str(binary)
+            try:
+                missing = run("tokenize", "--prompt", "x")
+                self.assertIn(missing.code, (0, 1))  # 0: an installed one was found
+                if missing.code:
+                    self.assertIn("DEEPINFER_MODEL", missing.err)
+                (pathlib.Path(folder) / "models/tiny").mkdir(parents=True)
+                shutil.copy(TINY + "/tokenizer.json", pathlib.Path(folder) / "models/tiny/tokenizer.json")
+                self.ok("tokenize", "--prompt", "x")
+            finally:
+                common.BINARY = old
+
+
+class Start(Case):
+    def test_a_cold_start_answers_within_a_second(self):
+        best = 9.0
+        for _ in range(5):
+            start = time.monotonic()
+            self.ok("generate", "--prompt", "Hello", "--max-tokens", "1", "--temperature", "0")
+            best = min(best, time.monotonic() - start)
+        sanitized = os.environ.get("ASAN_OPTIONS") or os.environ.get("TSAN_OPTIONS")
+        self.assertLess(best, 10 if sanitized else 1)
+
+
+if __name__ == "__main__":
+    common.main()
