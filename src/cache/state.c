@@ -6,10 +6,12 @@
 #include <xxhash.h>
 
 struct di_state {
+    di_page_pool *pool;
     di_model *model;
     di_state_view view;
     di_block *rolling;
-    di_buffer *pages; /* [max_pages], page_count of them allocated */
+    di_buffer *buffers; /* [max_pages] page table of the view */
+    di_page **pages;    /* [max_pages] */
     uint32_t page_count, max_pages;
 };
 
@@ -24,16 +26,19 @@ static di_backend *backend_of(const di_state *state) {
 
 /* ---------------------------------------------------------------- life */
 
-di_status di_state_new(di_model *model, uint32_t max_tokens, di_state **state, di_error *error) {
+di_status di_state_new(di_page_pool *pool, uint32_t max_tokens, di_state **state, di_error *error) {
     *state = NULL;
+    di_model *model = di_page_pool_model(pool);
     const di_state_layout *layout = di_model_layout(model);
     di_state *s = calloc(1, sizeof *s);
     if (!s) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot make a sequence");
+    s->pool = pool;
     s->model = model;
-    s->max_pages = (max_tokens + layout->page_tokens - 1) / layout->page_tokens;
+    s->max_pages = max_tokens / layout->page_tokens + (max_tokens % layout->page_tokens != 0);
+    s->buffers = calloc(s->max_pages ? s->max_pages : 1, sizeof *s->buffers);
     s->pages = calloc(s->max_pages ? s->max_pages : 1, sizeof *s->pages);
     di_status status = DI_OK;
-    if (!s->pages) status = di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot make a sequence");
+    if (!s->buffers || !s->pages) status = di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot make a sequence");
     di_backend *backend = backend_of(s);
     if (!status) status = backend->ops->allocate(backend, layout->rolling_bytes, &s->rolling, error);
     if (status) {
@@ -41,39 +46,100 @@ di_status di_state_new(di_model *model, uint32_t max_tokens, di_state **state, d
         return status;
     }
     s->view.rolling = (di_buffer){s->rolling, 0};
-    s->view.pages = s->pages;
+    s->view.pages = s->buffers;
     *state = s;
     return DI_OK;
 }
 
-void di_state_free(di_state *state) {
-    if (!state) return;
-    di_backend *backend = backend_of(state);
-    for (uint32_t i = 0; i < state->page_count; i++) backend->ops->release(backend, state->pages[i].block);
-    backend->ops->release(backend, state->rolling);
-    free(state->pages);
-    free(state);
-}
-
 void di_state_reset(di_state *state) {
+    while (state->page_count) di_page_release(state->pool, state->pages[--state->page_count]);
+    state->view.page_count = 0;
     state->view.committed = 0;
     state->view.decoder_low = 0;
 }
 
-di_status di_state_reserve(di_state *state, uint32_t tokens, di_error *error) {
-    const di_state_layout *layout = di_model_layout(state->model);
+void di_state_free(di_state *state) {
+    if (!state) return;
+    di_state_reset(state);
     di_backend *backend = backend_of(state);
-    uint32_t wanted = tokens / layout->page_tokens + (tokens % layout->page_tokens != 0);
+    backend->ops->release(backend, state->rolling);
+    free(state->buffers);
+    free(state->pages);
+    free(state);
+}
+
+static void append_page(di_state *state, di_page *page) {
+    state->pages[state->page_count] = page;
+    state->buffers[state->page_count] = page->buffer;
+    state->view.page_count = ++state->page_count;
+}
+
+static uint32_t pages_for(const di_state *state, uint32_t tokens) {
+    uint32_t page_tokens = di_model_layout(state->model)->page_tokens;
+    return tokens / page_tokens + (tokens % page_tokens != 0);
+}
+
+uint32_t di_state_pages_missing(const di_state *state, uint32_t tokens) {
+    uint32_t wanted = pages_for(state, tokens);
+    return wanted > state->page_count ? wanted - state->page_count : 0;
+}
+
+uint32_t di_state_pages_held(const di_state *state) {
+    return state->page_count;
+}
+
+di_status di_state_reserve(di_state *state, uint32_t tokens, di_error *error) {
+    uint32_t wanted = pages_for(state, tokens), page_tokens = di_model_layout(state->model)->page_tokens;
     if (wanted > state->max_pages)
         return di_fail(error, DI_ERR_CONTEXT_LENGTH, "context", "%u positions do not fit a sequence of at most %u",
-                       tokens, state->max_pages * layout->page_tokens);
+                       tokens, state->max_pages * page_tokens);
     while (state->page_count < wanted) {
-        di_block *block = NULL;
-        di_status status = backend->ops->allocate(backend, layout->page_bytes, &block, error);
-        if (status) return status;
-        state->pages[state->page_count++] = (di_buffer){block, 0};
-        state->view.page_count = state->page_count;
+        di_page *page = di_page_take(state->pool);
+        if (!page)
+            return di_fail(error, DI_ERR_LIMIT, "kv-ram", "all %u pages of %u positions are in use (--kv-ram)",
+                           di_page_pool_limit(state->pool), page_tokens);
+        append_page(state, page);
     }
+    return DI_OK;
+}
+
+bool di_state_resume(di_state *state, uint32_t position, int32_t decoder_low, di_buffer rolling, const di_page *tail) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    di_backend *backend = backend_of(state);
+    uint32_t complete = position / layout->page_tokens;
+    di_page *copy = NULL;
+    if (pages_for(state, position) > state->max_pages || (tail && !(copy = di_page_copy(state->pool, tail))))
+        return false;
+    di_state_reset(state);
+    if (copy) {
+        state->pages[complete] = copy;
+        state->buffers[complete] = copy->buffer;
+    }
+    state->view.page_count = state->page_count = pages_for(state, position);
+    state->view.committed = (int32_t)position;
+    state->view.decoder_low = decoder_low;
+    di_copy_args args = {.from = rolling, .to = state->view.rolling, .bytes = layout->rolling_bytes, .count = 1};
+    backend->ops->copy(backend, &args);
+    return true;
+}
+
+void di_state_share_page(di_state *state, uint32_t index, di_page *page) {
+    di_page_share(page);
+    state->pages[index] = page;
+    state->buffers[index] = page->buffer;
+}
+
+di_page *di_state_page(di_state *state, uint32_t index) {
+    return state->pages[index];
+}
+
+di_status di_state_fork(di_state *from, di_state *to, di_error *error) {
+    uint32_t position = (uint32_t)from->view.committed, page_tokens = di_model_layout(from->model)->page_tokens;
+    uint32_t complete = position / page_tokens;
+    const di_page *tail = position % page_tokens ? from->pages[complete] : NULL;
+    if (!di_state_resume(to, position, from->view.decoder_low, from->view.rolling, tail))
+        return di_fail(error, DI_ERR_LIMIT, "kv-ram", "no page is free to copy a sequence (--kv-ram)");
+    for (uint32_t i = 0; i < complete; i++) di_state_share_page(to, i, from->pages[i]);
     return DI_OK;
 }
 
@@ -98,7 +164,7 @@ static bool locate(const di_state *state, const di_state_part *part, uint64_t i,
     if (part->kind == DI_PART_PAGED) {
         uint64_t position = i * part->tokens_per_entry, page = position / layout->page_tokens;
         slot = position % layout->page_tokens / part->tokens_per_entry;
-        *at = di_buffer_at(state->pages[page], part->offset + slot * part->entry_bytes);
+        *at = di_buffer_at(state->buffers[page], part->offset + slot * part->entry_bytes);
         return true;
     }
     if (part->kind == DI_PART_RING) {
@@ -226,6 +292,7 @@ di_status di_state_restore(di_state *state, const char *bytes, size_t length, di
     di_status status = check_header(state, bytes, length, error);
     if (status) return status;
     uint64_t committed = get_u64(bytes + 16);
+    di_state_reset(state); /* shared pages are never written */
     status = di_state_reserve(state, (uint32_t)committed, error);
     if (status) return status;
     state->view.committed = (int32_t)committed;

@@ -15,20 +15,36 @@
 #define DI_CACHE_STATE_H
 
 #include "base/text.h"
+#include "cache/pages.h"
 #include "model/model.h"
 
 typedef struct di_state di_state;
 
-/* A fresh sequence for up to max_tokens positions (pages are taken as it grows). */
-di_status di_state_new(di_model *model, uint32_t max_tokens, di_state **state, di_error *error);
+/* A fresh sequence for up to max_tokens positions; pages are taken from the pool as it grows. */
+di_status di_state_new(di_page_pool *pool, uint32_t max_tokens, di_state **state, di_error *error);
 void di_state_free(di_state *state);
-void di_state_reset(di_state *state); /* back to position 0; keeps the memory */
+/* Back to position 0: gives its pages back. */
+void di_state_reset(di_state *state);
 
-/* Makes room for positions up to `tokens`. */
+/* Makes room for positions up to `tokens`: DI_ERR_CONTEXT_LENGTH above max_tokens, DI_ERR_LIMIT when the pool is
+ * exhausted (pages taken so far stay). */
 di_status di_state_reserve(di_state *state, uint32_t tokens, di_error *error);
+/* Pages that reserving would still have to take. */
+uint32_t di_state_pages_missing(const di_state *state, uint32_t tokens);
+uint32_t di_state_pages_held(const di_state *state);
 /* The view to put into a di_step_entry, and to give to di_model_commit. */
 di_state_view *di_state_get_view(di_state *state);
 int32_t di_state_length(const di_state *state); /* committed positions */
+
+/* Sharing, for the prefix cache and for samples of one prompt. A fresh state becomes a sequence of `position` committed
+ * positions: the rolling block is copied, so is the unfinished page `tail` (NULL when position is a page border).
+ * Complete pages 0 .. position / page_tokens - 1 must be handed in with di_state_share_page afterwards. False when the
+ * pool has no page for the copy. */
+bool di_state_resume(di_state *state, uint32_t position, int32_t decoder_low, di_buffer rolling, const di_page *tail);
+void di_state_share_page(di_state *state, uint32_t index, di_page *page);
+di_page *di_state_page(di_state *state, uint32_t index); /* borrowed */
+/* Makes the fresh state `to` a copy of `from` that shares its complete pages. */
+di_status di_state_fork(di_state *from, di_state *to, di_error *error);
 
 di_status di_state_serialise(const di_state *state, di_text *out, di_error *error);
 /* Refuses another profile, other weights, wrong sizes or checksums. The state's previous content is lost. */

@@ -117,6 +117,7 @@ struct di_engine {
     di_pool *pool;
     di_backend *backend;
     di_model *model;
+    di_page_pool *pages;
     uint32_t context, chunk, max_rows, max_seqs, max_logits, max_queue, stop_limit;
     uint64_t prompt_limit;
     bool compact;

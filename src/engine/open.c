@@ -188,7 +188,9 @@ static di_status open_model(di_engine *engine, const di_config *config, di_error
     if (!engine->chunk || engine->chunk > engine->max_rows) engine->chunk = engine->max_rows;
     engine->max_logits = di_plan_logits_rows(engine->max_rows, engine->max_seqs);
     uint32_t sequences = engine->max_seqs < engine->max_rows ? engine->max_seqs : engine->max_rows;
-    status = di_step_new(engine->model, engine->max_rows, sequences, engine->max_logits, &engine->step, error);
+    status = di_page_pool_new(engine->model, UINT32_MAX, &engine->pages, error);
+    if (status == DI_OK)
+        status = di_step_new(engine->model, engine->max_rows, sequences, engine->max_logits, &engine->step, error);
     if (status != DI_OK) return status;
     uint32_t items = engine->max_logits + engine->max_seqs;
     engine->items = calloc(items, sizeof *engine->items);
@@ -287,6 +289,7 @@ void di_close(di_engine *engine) {
     }
     di_hub_release(engine->hub);
     di_step_free(engine->step);
+    di_page_pool_free(engine->pages);
     di_model_close(engine->model);
     if (engine->backend) engine->backend->free(engine->backend);
     di_pool_free(engine->pool);

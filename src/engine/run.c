@@ -33,7 +33,7 @@ static di_status make_sequence(di_engine *engine, di_request *request, int32_t i
     sequence->armed = request->stop_arm < 0;
     sequence->last_token = -1;
     uint32_t positions = (uint32_t)(request->prompt_count + request->max_tokens);
-    di_status status = di_state_new(engine->model, positions, &sequence->state, error);
+    di_status status = di_state_new(engine->pages, positions, &sequence->state, error);
     if (status != DI_OK || request->score) return status;
     if (request->max_tokens) {
         di_sampler_params params = {

@@ -41,12 +41,14 @@ di_harness *di_harness_open(const char *folder, const di_harness_options *option
     di_model_options model = {
         .compact = options->compact, .keep = options->keep, .context = h->config.max_position_embeddings};
     must(di_model_open(folder, &h->config, h->checkpoint, h->tokenizer, h->backend, &model, &h->model, &error), &error);
+    must(di_page_pool_new(h->model, 1 << 20, &h->pages, &error), &error);
     must(di_step_new(h->model, h->max_rows, 64, h->max_rows, &h->step, &error), &error);
     return h;
 }
 
 void di_harness_close(di_harness *h) {
     di_step_free(h->step);
+    di_page_pool_free(h->pages);
     di_model_close(h->model);
     di_tokenizer_free(h->tokenizer);
     di_checkpoint_close(h->checkpoint);
@@ -58,7 +60,7 @@ void di_harness_close(di_harness *h) {
 di_state *di_harness_state(di_harness *h, uint32_t tokens) {
     di_error error = {0};
     di_state *state = NULL;
-    must(di_state_new(h->model, tokens, &state, &error), &error);
+    must(di_state_new(h->pages, tokens, &state, &error), &error);
     must(di_state_reserve(state, tokens, &error), &error);
     return state;
 }
@@ -68,6 +70,7 @@ static void one_chunk(di_harness *h, di_state *state, const int32_t *ids, size_t
     di_error error = {0};
     uint32_t index, first, vocabulary = h->config.vocab_size;
     bool compact = strcmp(di_model_profile(h->model), "exact") != 0, last = to == count;
+    must(di_state_reserve(state, (uint32_t)di_state_length(state) + (uint32_t)(to - from), &error), &error);
     di_step_entry entry = {.state = *di_state_get_view(state),
                            .tokens = ids + from,
                            .count = (uint32_t)(to - from),

@@ -13,6 +13,7 @@ typedef struct di_harness {
     di_checkpoint *checkpoint;
     di_tokenizer *tokenizer;
     di_model *model;
+    di_page_pool *pages;
     di_step *step;
     uint32_t max_rows;
 } di_harness;
