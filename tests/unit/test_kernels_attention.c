@@ -177,13 +177,13 @@ static void test_attention_release(void **state) {
     check_attention(&c, &seed);
 }
 
-/* A million outputs over two tiles: what differs in the last bit of an fp32 sum, maximum or denominator shows in one
- * bf16 output of 2^16. */
+/* A million outputs over two tiles, the second of which often raises the maximum: what differs in the last bit of an
+ * fp32 sum, maximum or denominator shows in one bf16 output of 2^16. */
 static void test_attention_many(void **state) {
     (void)state;
     uint64_t seed = 19;
-    for (int i = 0; i < 32; i++) {
-        attention_case c = {.heads = 64, .d = 512, .window_slots = 66, .window_keys = 66};
+    for (int i = 0; i < 40; i++) {
+        attention_case c = {.heads = 64, .d = 512, .window_slots = 128, .window_keys = 128, .queries = VALUES_SPARSE};
         check_attention(&c, &seed);
     }
 }
@@ -368,7 +368,7 @@ static void test_index_zero(void **state) {
 /* The reference's own bits: the same on every machine, compiler and optimisation level. Changes with the cases. */
 static void test_reference_hash(void **state) {
     (void)state;
-    if (case_hash != 0xe5d9f34458fcbe6full)
+    if (case_hash != 0x902e61339a66f342ull)
         fail_msg("hash of the scalar results is %016llx", (unsigned long long)case_hash);
 }
 
