@@ -6,6 +6,7 @@
 # make bench   speed of the kernels and of the embedded model, as JSON lines and a table
 # make fuzz    every fuzz target for FUZZ_SECONDS each (600)
 # make format  clang-format over the sources
+# make docs    docs/configuration.md from the configuration table
 # make install copy to PREFIX (/usr/local), honours DESTDIR
 # make clean   remove build/
 
@@ -14,7 +15,7 @@ FUZZ_SECONDS ?= 600
 PREFIX ?= /usr/local
 RELEASE = build/release
 
-.PHONY: all demo check bench fuzz format install clean help
+.PHONY: all demo check bench fuzz format docs install clean help
 .DEFAULT_GOAL = all
 
 all: $(RELEASE)/build.ninja
@@ -46,6 +47,9 @@ fuzz:
 
 format:
 	@scripts/format
+
+docs: all
+	@$(RELEASE)/deepinfer help configuration-markdown > docs/configuration.md
 
 install: all
 	@cmake --install $(RELEASE) --prefix $(PREFIX)
