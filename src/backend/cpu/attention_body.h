@@ -19,6 +19,9 @@ enum { KEY_BLOCK = 4, VALUE_HEADS = 8, VALUE_LANES = 2 };
 enum { KEY_BLOCK = 3, VALUE_HEADS = 4, VALUE_LANES = 1 };
 #endif
 
+/* A function of its own: inlined into each other, the loops take each other's registers. */
+#define DI_APART static __attribute__((noinline))
+
 /* One row's work; all arrays in the caller's scratch. */
 typedef struct attention_work {
     const di_cpu_attention *a;
@@ -72,7 +75,7 @@ static void decode_tile(attention_work *work, size_t *slot) {
 #if defined(__AVX512F__)
 
 /* dot16 of four queries [4][d] with four keys; row h of the result is p[h][0..3]. */
-static void score_block(const float *q, size_t d, const float *const key[KEY_BLOCK], float p[HEAD_BLOCK][4]) {
+DI_APART void score_block(const float *q, size_t d, const float *const key[KEY_BLOCK], float p[HEAD_BLOCK][4]) {
     __m512 acc[HEAD_BLOCK][KEY_BLOCK];
 #pragma GCC unroll 16
     for (int i = 0; i < HEAD_BLOCK * KEY_BLOCK; i++) acc[i / KEY_BLOCK][i % KEY_BLOCK] = _mm512_setzero_ps();
@@ -113,9 +116,10 @@ static void score_block(const float *q, size_t d, const float *const key[KEY_BLO
 
 #else
 
-/* Eight of the sixteen lanes of four queries [4][d] times three keys: twelve registers of sums. */
-static inline __attribute__((always_inline)) void half_sums(const float *q, size_t d, const float *const key[KEY_BLOCK],
-                                                            size_t lane, __m256 acc[HEAD_BLOCK][KEY_BLOCK]) {
+/* Eight of the sixteen lanes of four queries [4][d] times three keys, from `lane` on: twelve registers of sums. */
+DI_APART void half_sums(const float *q, size_t d, const float *const key[KEY_BLOCK], size_t lane,
+                        __m256 sums[HEAD_BLOCK][KEY_BLOCK]) {
+    __m256 acc[HEAD_BLOCK][KEY_BLOCK];
 #pragma GCC unroll 16
     for (int i = 0; i < HEAD_BLOCK * KEY_BLOCK; i++) acc[i / KEY_BLOCK][i % KEY_BLOCK] = _mm256_setzero_ps();
     for (size_t k = lane; k < d; k += DI_LANE_COUNT) {
@@ -129,6 +133,9 @@ static inline __attribute__((always_inline)) void half_sums(const float *q, size
             for (int j = 0; j < KEY_BLOCK; j++) acc[h][j] = _mm256_fmadd_ps(query, x[j], acc[h][j]);
         }
     }
+#pragma GCC unroll 16
+    for (int i = 0; i < HEAD_BLOCK * KEY_BLOCK; i++)
+        sums[i / KEY_BLOCK][i % KEY_BLOCK] = acc[i / KEY_BLOCK][i % KEY_BLOCK];
 }
 
 /* dot16 of four queries [4][d] with three keys; row h of the result is p[h][0..2]. */
@@ -137,7 +144,6 @@ static void score_block(const float *q, size_t d, const float *const key[KEY_BLO
     half_sums(q, d, key, 0, low);
     half_sums(q, d, key, 8, high);
     /* The folds of three sums at once: 16 -> 8 -> 4 each, 4 -> 2 -> 1 with the keys becoming the elements. */
-#pragma GCC unroll 4
     for (int h = 0; h < HEAD_BLOCK; h++) {
         __m128 four[KEY_BLOCK];
 #pragma GCC unroll 4
@@ -177,7 +183,7 @@ static void scores(attention_work *work, size_t h0) {
 /* ---------------------------------------------------------------- softmax */
 
 /* Scaled scores, new maxima, and what is left of the old sums. Places beyond the last key become -inf. */
-static void raise_maxima(attention_work *work) {
+DI_APART void raise_maxima(attention_work *work) {
     const di_cpu_attention *a = work->a;
     const lanes scale = lanes_set(a->scale), nothing = lanes_set(-__builtin_inff());
     const ints count = ints_set((int32_t)work->count);
@@ -198,7 +204,7 @@ static void raise_maxima(attention_work *work) {
         lanes_store_part(work->fade + h, lanes_exp(lanes_load_part(work->fade + h, a->heads - h)), a->heads - h);
 }
 
-static void probabilities(attention_work *work) {
+DI_APART void probabilities(attention_work *work) {
     const ints count = ints_set((int32_t)work->count);
     for (size_t h = 0; h < work->a->heads; h++) {
         float *p = work->p + h * TILE;
@@ -217,47 +223,52 @@ static void probabilities(attention_work *work) {
 /* ---------------------------------------------------------------- values */
 
 /* o[h][i] = o[h][i] * fade[h] + sum over j of p[h][j] key[j][i], by fma in ascending j, for `heads` heads from h0 on
- * and `width` vectors of channels from i0 on; heads and width are constants where this is used. */
-DI_LANES void value_block(attention_work *work, size_t h0, size_t i0, const int heads, const int width) {
-    size_t d = work->a->head_dim;
-    const float *p = work->p + h0 * TILE, *keys = work->keys + i0;
+ * and VALUE_LANES vectors of channels from i0 on. `heads` is a constant where this is used; loops run to the constant
+ * VALUE_HEADS so that compilers unroll them and keep the sums in registers. */
+DI_LANES void value_block(attention_work *work, size_t h0, size_t i0, const int heads) {
+    const size_t d = work->a->head_dim, stride = work->stride, count = work->count;
+    const float *p = work->p + h0 * TILE, *key = work->keys + i0;
     float *o = work->o + h0 * d + i0;
     lanes acc[VALUE_HEADS][VALUE_LANES];
 #pragma GCC unroll 8
-    for (int h = 0; h < heads; h++) {
+    for (int h = 0; h < VALUE_HEADS; h++) {
+        if (h >= heads) continue;
         const lanes fade = lanes_set(work->fade[h0 + (size_t)h]);
 #pragma GCC unroll 2
-        for (int l = 0; l < width; l++) acc[h][l] = lanes_mul(lanes_load(o + (size_t)h * d + l * DI_LANE_COUNT), fade);
+        for (int l = 0; l < VALUE_LANES; l++)
+            acc[h][l] = lanes_mul(lanes_load(o + (size_t)h * d + l * DI_LANE_COUNT), fade);
     }
-    for (size_t j = 0; j < work->count; j++) {
+    for (size_t j = 0; j < count; j++, key += stride) {
         lanes x[VALUE_LANES];
 #pragma GCC unroll 2
-        for (int l = 0; l < width; l++) x[l] = lanes_load(keys + j * work->stride + l * DI_LANE_COUNT);
+        for (int l = 0; l < VALUE_LANES; l++) x[l] = lanes_load(key + l * DI_LANE_COUNT);
 #pragma GCC unroll 8
-        for (int h = 0; h < heads; h++) {
-            const lanes weight = lanes_set(p[h * TILE + (int)j]);
+        for (int h = 0; h < VALUE_HEADS; h++) {
+            if (h >= heads) continue;
+            const lanes weight = lanes_set(p[(size_t)h * TILE + j]);
 #pragma GCC unroll 2
-            for (int l = 0; l < width; l++) acc[h][l] = lanes_fma(weight, x[l], acc[h][l]);
+            for (int l = 0; l < VALUE_LANES; l++) acc[h][l] = lanes_fma(weight, x[l], acc[h][l]);
         }
     }
 #pragma GCC unroll 8
-    for (int h = 0; h < heads; h++) {
+    for (int h = 0; h < VALUE_HEADS; h++) {
+        if (h >= heads) continue;
 #pragma GCC unroll 2
-        for (int l = 0; l < width; l++) lanes_store(o + (size_t)h * d + l * DI_LANE_COUNT, acc[h][l]);
+        for (int l = 0; l < VALUE_LANES; l++) lanes_store(o + (size_t)h * d + l * DI_LANE_COUNT, acc[h][l]);
     }
 }
 
 /* Channels outside, heads inside: the column of the tile stays in the first-level cache. */
-static void values(attention_work *work) {
+DI_APART void values(attention_work *work) {
     size_t d = work->a->head_dim, heads = work->a->heads;
     for (size_t i = 0; i < d; i += VALUE_LANES * DI_LANE_COUNT) {
         size_t h = 0;
-        for (; h + VALUE_HEADS <= heads; h += VALUE_HEADS) value_block(work, h, i, VALUE_HEADS, VALUE_LANES);
+        for (; h + VALUE_HEADS <= heads; h += VALUE_HEADS) value_block(work, h, i, VALUE_HEADS);
         if (VALUE_HEADS > 4 && h + 4 <= heads) {
-            value_block(work, h, i, 4, VALUE_LANES);
+            value_block(work, h, i, 4);
             h += 4;
         }
-        for (; h < heads; h++) value_block(work, h, i, 1, VALUE_LANES);
+        for (; h < heads; h++) value_block(work, h, i, 1);
     }
 }
 
