@@ -115,7 +115,7 @@ static inline void hash_reference(const di_cpu_kernels *k, const void *expected,
 static inline void check_bytes(const di_cpu_kernels *k, const char *entry, size_t n, value_kind kind,
                                const void *expected, const void *got, size_t bytes) {
     hash_reference(k, expected, bytes);
-    if (!memcmp(expected, got, bytes)) return;
+    if (memcmp(expected, got, bytes) == 0) return;
     size_t at = 0;
     while (((const uint8_t *)expected)[at] == ((const uint8_t *)got)[at]) at++;
     fail_msg("%s of %s differs from scalar at byte %zu of %zu (n %zu, values of kind %d)", entry, k->name, at, bytes, n,

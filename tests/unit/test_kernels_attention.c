@@ -101,7 +101,7 @@ static void check_attention(const attention_case *c, uint64_t *seed) {
         memset(b.out, 0xa5, n * 2);
         memset(b.scratch, 0xa5, scratch * 4);
         k->attention(&a);
-        if (memcmp(expected, b.out, n * 2))
+        if (memcmp(expected, b.out, n * 2) != 0)
             fail_msg("attention of %s differs from scalar: heads %zu, d %zu, window %zu of %zu, global %zu, values of "
                      "kind %d and %d, extreme %d",
                      k->name, c->heads, c->d, c->window_keys, c->window_slots, c->global_count, (int)c->queries,
@@ -290,7 +290,7 @@ static void check_index(const di_cpu_kernels *k, const index_case *c, uint64_t *
     memset(scratch, 0xa5, bytes);
     k->index_scores(q, w, c->heads, c->dim, keys, c->count, got, scratch);
     hash_reference(k, expected, c->count * 4);
-    if (memcmp(expected, got, c->count * 4))
+    if (memcmp(expected, got, c->count * 4) != 0)
         fail_msg("index_scores of %s differs from scalar: heads %zu, dim %zu, count %zu, values of kind %d and %d, "
                  "extreme %d",
                  k->name, c->heads, c->dim, c->count, (int)c->kind, (int)c->weights, c->extreme);
