@@ -44,9 +44,8 @@ struct di_checkpoint {
     uint64_t payload;
     di_name_table by_name;
     bool has_index;
-    const di_json *weight_map; /* object; in the arena */
-    di_name_table listed;      /* name in weight_map -> shard */
-    di_faults faults;          /* of shards and index */
+    di_name_table listed; /* name in weight_map -> shard */
+    di_faults faults;     /* of shards and index */
     di_checkpoint_options options;
 };
 
@@ -107,7 +106,6 @@ static di_status read_index(di_checkpoint *checkpoint, const char *path, di_erro
         return di_fail(error, DI_ERR_CHECKPOINT, "weight_map",
                        "%s: weight_map is missing; it must be an object {tensor: shard}", path);
     checkpoint->has_index = true;
-    checkpoint->weight_map = map;
     const char **names = di_arena_array(checkpoint->arena, map->count, sizeof names[0]);
     if (!names || !di_name_table_new(checkpoint->arena, map->count, &checkpoint->listed))
         return out_of_memory(checkpoint, error);

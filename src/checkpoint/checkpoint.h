@@ -47,8 +47,7 @@ uint64_t di_checkpoint_digest(const di_checkpoint *checkpoint);
 uint64_t di_checkpoint_missing_data(const di_checkpoint *checkpoint, di_text *out);
 
 di_status di_checkpoint_verify(const di_checkpoint *checkpoint, const di_model_config *config, di_error *error);
-/* The same faults, all of them, one a line (an error message is bounded). Returns their number; fewer lines than that
- * in *out mean that memory ran out. */
+/* The same faults, one a line, 200,000 at most (an error message is bounded). Returns their number. */
 size_t di_checkpoint_faults(const di_checkpoint *checkpoint, const di_model_config *config, di_text *out);
 
 /* Looks for values that are no numbers: E8M0 255, E4M3 0x7f and 0xff, BF16 and F32 infinities and NaN. Reads all data

@@ -12,7 +12,8 @@
 #include "base/json.h"
 #include "checkpoint/checkpoint_internal.h"
 
-enum { HEADER_DEPTH = 8, LENGTH_BYTES = 8 };
+/* FAULT_LINES: a config and a checkpoint that have nothing in common differ in millions of tensors. */
+enum { HEADER_DEPTH = 8, LENGTH_BYTES = 8, FAULT_LINES = 200000 };
 
 /* ------------------------------------------------------------------------------------------------ faults */
 
@@ -24,6 +25,7 @@ void di_faults_add(di_faults *faults, const char *subject, const char *format, .
     va_end(arguments);
     line[di_utf8_validate(line, strlen(line))] = 0; /* a cut line must not end inside a character */
     if (faults->count++ == 0) snprintf(faults->first, sizeof faults->first, "%s", subject);
+    if (faults->count > FAULT_LINES) return;
     di_text_puts(&faults->lines, line);
     di_text_putc(&faults->lines, '\n');
 }
