@@ -5,6 +5,11 @@
 #define MAX_ROWS         6
 #define products_rows(M) ((M) <= 1 ? 4 : (M) <= 2 ? 3 : (M) <= 3 ? 2 : 1)
 
+DI_LANES lanes in_registers(lanes x) {
+    __asm__("" : "+x"(x.low), "+x"(x.high));
+    return x;
+}
+
 /* 32 E4M3 codes -> two times sixteen values * 2^-8: exponent and mantissa moved to their place in an fp16, whose bias
  * is larger by eight; subnormals fit as they are. One multiplication picks the even codes of the 32 and shifts them,
  * another the odd ones: lanes 0, 2, ... 14 stand in the low register, 1, 3, ... 15 in the high one. */
@@ -24,13 +29,20 @@ DI_LANES lanes e4m3_order(lanes x) {
                    _mm256_castpd_ps(_mm256_permute4x64_pd(odd, _MM_SHUFFLE(3, 1, 2, 0)))};
 }
 
-/* The fold of rule 2 on this order: 16 -> 8 and 8 -> 4 inside even and odd lanes, 4 -> 2 in pairs, 2 -> 1 across. */
-DI_LANES float e4m3_fold(lanes x) {
-    __m128 even = _mm_add_ps(_mm256_castps256_ps128(x.low), _mm256_extractf128_ps(x.low, 1));
-    __m128 odd = _mm_add_ps(_mm256_castps256_ps128(x.high), _mm256_extractf128_ps(x.high, 1));
-    __m128 four = _mm_add_ps(_mm_movelh_ps(even, odd), _mm_movehl_ps(odd, even)); /* lanes 0, 2, 1, 3 */
-    __m128 two = _mm_add_ps(four, _mm_movehdup_ps(four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehl_ps(two, two)));
+DI_LANES __m256 fold_pair(__m256 a, __m256 b);
+DI_LANES __m128 fold_last(__m256 two);
+
+/* Two folds of rule 2 in this order, down to four lanes: 16 -> 8 inside even and odd lanes, 8 -> 4 in both. */
+DI_LANES __m256 e4m3_fold_pair(lanes a, lanes b) {
+    __m256 even = fold_pair(a.low, b.low), odd = fold_pair(a.high, b.high);
+    return _mm256_add_ps(_mm256_shuffle_ps(even, odd, _MM_SHUFFLE(1, 0, 1, 0)),
+                         _mm256_shuffle_ps(even, odd, _MM_SHUFFLE(3, 2, 3, 2))); /* lanes 0, 2, 1, 3 of a, then of b */
+}
+
+DI_LANES __m128 e4m3_fold4(const lanes x[4]) {
+    __m256 ab = e4m3_fold_pair(x[0], x[1]), cd = e4m3_fold_pair(x[2], x[3]);
+    return fold_last(_mm256_add_ps(_mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(2, 0, 2, 0)),
+                                   _mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 1, 3, 1))));
 }
 
 #include "backend/cpu/products_body.h"

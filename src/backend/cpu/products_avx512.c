@@ -5,6 +5,11 @@
 #define MAX_ROWS         8
 #define products_rows(M) ((M) <= 2 ? 8 : (M) <= 4 ? 4 : 3)
 
+DI_LANES lanes in_registers(lanes x) {
+    __asm__("" : "+v"(x));
+    return x;
+}
+
 /* E4M3 values * 2^-8: exponent and mantissa moved to their place in an fp16, whose bias is larger by eight; subnormals
  * fit as they are. The multiplication is a shift by 7 that other execution units take than the sign extension. */
 DI_LANES lanes decode16(__m128i codes) {
@@ -20,9 +25,7 @@ DI_LANES void e4m3_decode(const uint8_t *codes, lanes value[2]) {
 DI_LANES lanes e4m3_order(lanes x) {
     return x;
 }
-DI_LANES float e4m3_fold(lanes x) {
-    return lanes_fold(x);
-}
+#define e4m3_fold4 plain_fold4
 
 #include "backend/cpu/products_body.h"
 

@@ -44,6 +44,45 @@ DI_LANES void prefetch_next(const uint8_t *weights, size_t row_bytes, size_t at,
         _mm_prefetch((const char *)next + line, _MM_HINT_T1);
 }
 
+/* Steps 4 -> 2 -> 1 of four folds: (a, a, c, c) and (b, b, d, d) of two lanes each -> a, b, c, d. */
+DI_LANES __m128 fold_last(__m256 two) {
+    __m256 one = _mm256_add_ps(_mm256_shuffle_ps(two, two, _MM_SHUFFLE(2, 0, 2, 0)),
+                               _mm256_shuffle_ps(two, two, _MM_SHUFFLE(3, 1, 3, 1)));
+    return _mm_unpacklo_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1));
+}
+
+/* One step of two folds: halves of a and of b. */
+DI_LANES __m256 fold_pair(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+/* The folds of rule 2 of four accumulators at once. */
+DI_LANES __m128 plain_fold4(const lanes x[4]) {
+    __m256 ab = fold_pair(lanes_fold8(x[0]), lanes_fold8(x[1])), cd = fold_pair(lanes_fold8(x[2]), lanes_fold8(x[3]));
+    return fold_last(_mm256_add_ps(_mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(1, 0, 1, 0)),
+                                   _mm256_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 2, 3, 2))));
+}
+
+/* y[m * y_stride + w] = fold of acc[w][m] */
+DI_LANES void store_folds(lanes (*acc)[MAX_ROWS], float *y, size_t y_stride, const weight_form form, const int W,
+                          const int M) {
+    UNROLL for (int m = 0; m < M; m++) {
+        UNROLL for (int w = 0; w < W; w += 4) {
+            const int count = W - w < 4 ? W - w : 4;
+            lanes group[4];
+            UNROLL for (int i = 0; i < 4; i++) group[i] = i < count ? acc[w + i][m] : lanes_zero();
+            __m128 sums = form == FORM_E4M3 ? e4m3_fold4(group) : plain_fold4(group);
+            memcpy(y + (size_t)m * y_stride + (size_t)w, &sums, (size_t)count * sizeof *y);
+        }
+    }
+}
+
+/* Used W times: one load, not W memory operands. */
+DI_LANES lanes load_input(const float *x, const int W) {
+    lanes input = lanes_load(x);
+    return W > 1 ? in_registers(input) : input;
+}
+
 /* W rows of E4M3 codes times M rows of x, which is [in/16][M][16] and times scale * 2^8. Results y[m * y_stride + w].
  * Decoded values are times 2^-8 and, like x, in the lane order of e4m3_order (see the including file). */
 DI_LANES void e4m3_body(const uint8_t *codes, size_t in, const float *x, float *y, size_t y_stride, const int W,
@@ -57,14 +96,12 @@ DI_LANES void e4m3_body(const uint8_t *codes, size_t in, const float *x, float *
         UNROLL for (int w = 0; w < W; w++) e4m3_decode(codes + (size_t)w * in + k, value[w]);
         UNROLL for (int half = 0; half < 2; half++) {
             UNROLL for (int m = 0; m < M; m++) {
-                lanes input = lanes_load(x + (half * M + m) * DI_LANE_COUNT);
+                lanes input = load_input(x + (half * M + m) * DI_LANE_COUNT, W);
                 UNROLL for (int w = 0; w < W; w++) acc[w][m] = lanes_fma(value[w][half], input, acc[w][m]);
             }
         }
     }
-    UNROLL for (int w = 0; w < W; w++) {
-        UNROLL for (int m = 0; m < M; m++) y[(size_t)m * y_stride + (size_t)w] = e4m3_fold(acc[w][m]);
-    }
+    store_folds(acc, y, y_stride, FORM_E4M3, W, M);
 }
 
 /* W rows of BF16 or F32 weights, row_bytes apart, times M rows of x, x_stride apart. Results y[m * y_stride + w]. */
@@ -80,7 +117,7 @@ DI_LANES void plain_body(const uint8_t *weights, size_t row_bytes, size_t in, co
         prefetch_next(weights, row_bytes, k * size, DI_LANE_COUNT * size, W);
         UNROLL for (int w = 0; w < W; w++) value[w] = load_weights(weights + (size_t)w * row_bytes, k, form);
         UNROLL for (int m = 0; m < M; m++) {
-            lanes input = lanes_load(x + (size_t)m * x_stride + k);
+            lanes input = load_input(x + (size_t)m * x_stride + k, W);
             UNROLL for (int w = 0; w < W; w++) acc[w][m] = lanes_fma(value[w], input, acc[w][m]);
         }
     }
@@ -92,9 +129,7 @@ DI_LANES void plain_body(const uint8_t *weights, size_t row_bytes, size_t in, co
             UNROLL for (int w = 0; w < W; w++) acc[w][m] = lanes_fma(value[w], input, acc[w][m]);
         }
     }
-    UNROLL for (int w = 0; w < W; w++) {
-        UNROLL for (int m = 0; m < M; m++) y[(size_t)m * y_stride + (size_t)w] = lanes_fold(acc[w][m]);
-    }
+    store_folds(acc, y, y_stride, form, W, M);
 }
 
 DI_LANES void product_body(const uint8_t *weights, size_t row_bytes, size_t in, const float *x, size_t x_stride,
