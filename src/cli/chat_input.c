@@ -2,14 +2,17 @@
 #include <errno.h>
 #include <histedit.h>
 #include <locale.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include "cli/chat.h"
 
 struct di_chat_input {
+    di_cli *cli;
     di_cli_lines *lines; /* pipe or file */
     EditLine *editor;    /* terminal */
     History *history;
@@ -23,25 +26,47 @@ static char *prompt(EditLine *editor) {
     return text;
 }
 
-/* Ctrl-C while a line is edited: clears the line; at an empty line the second time leaves. */
-static unsigned char on_interrupt(EditLine *editor, int key) {
-    (void)key;
-    di_chat_input *input = NULL;
-    el_get(editor, EL_CLIENTDATA, &input);
+enum { KEY_INTERRUPT = 3, KEY_END = 4, KEY_REDISPLAY = 18, KEY_KILL_LINE = 21 };
+
+/* Ctrl-C clears the line; at an empty line the second time leaves. Returns the key that does it. */
+static wchar_t interrupt(EditLine *editor, di_chat_input *input) {
     const LineInfo *line = el_line(editor);
     bool empty = line->lastchar == line->buffer;
     input->interrupts++;
-    if (empty && input->interrupts > 1) {
-        input->leave = true;
-        return CC_EOF;
+    if (!empty) return KEY_KILL_LINE;
+    input->leave = input->interrupts > 1;
+    if (input->leave) return KEY_END;
+    fputs("(Ctrl-C again leaves, /help helps)\n", stderr);
+    return KEY_REDISPLAY;
+}
+
+/* Next key, one character of UTF-8. Signals from outside count as Ctrl-C. */
+static int read_key(EditLine *editor, wchar_t *key) {
+    di_chat_input *input = NULL;
+    el_get(editor, EL_CLIENTDATA, &input);
+    mbstate_t partial = {0};
+    for (;;) {
+        struct pollfd files[2] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                                  {.fd = input->cli->interrupt, .events = POLLIN}};
+        if (poll(files, 2, -1) < 0 && errno != EINTR) return -1;
+        bool signalled = files[1].revents && di_cli_interrupted(input->cli);
+        char byte = KEY_INTERRUPT;
+        if (!signalled) {
+            if (!files[0].revents) continue;
+            ssize_t got = read(STDIN_FILENO, &byte, 1);
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) return (int)got;
+        }
+        if (byte == KEY_INTERRUPT) {
+            *key = interrupt(editor, input);
+            return 1;
+        }
+        size_t used = mbrtowc(key, &byte, 1, &partial);
+        if (used == (size_t)-1)
+            memset(&partial, 0, sizeof partial); /* no UTF-8: the byte is dropped */
+        else if (used != (size_t)-2)
+            return 1;
     }
-    if (empty)
-        fputs("\n(Ctrl-C again leaves, /help helps)\n", stderr);
-    else
-        fputs("^C\n", stderr);
-    el_cursor(editor, (int)(line->lastchar - line->cursor));
-    el_deletestr(editor, (int)(line->lastchar - line->buffer));
-    return CC_REDISPLAY;
 }
 
 static di_status open_editor(di_chat_input *input, di_error *error) {
@@ -57,8 +82,10 @@ static di_status open_editor(di_chat_input *input, di_error *error) {
     el_set(input->editor, EL_PROMPT, prompt);
     el_set(input->editor, EL_EDITOR, "emacs");
     el_set(input->editor, EL_HIST, history, input->history);
-    el_set(input->editor, EL_ADDFN, "di-interrupt", "clear the line or leave", on_interrupt);
-    el_set(input->editor, EL_BIND, "^C", "di-interrupt", NULL);
+    el_set(input->editor, EL_GETCFN, read_key);
+    el_set(input->editor, EL_BIND, "^D", "em-delete-or-list", NULL);
+    el_set(input->editor, EL_BIND, "^R", "ed-redisplay", NULL);
+    el_set(input->editor, EL_BIND, "^U", "em-kill-line", NULL);
     /* While a line is edited Ctrl-C is a key, not a signal. */
     el_set(input->editor, EL_SETTY, "-d", "-isig", NULL);
     return DI_OK;
@@ -67,6 +94,7 @@ static di_status open_editor(di_chat_input *input, di_error *error) {
 di_status di_chat_input_open(di_cli *cli, di_chat_input **out, di_error *error) {
     di_chat_input *input = calloc(1, sizeof *input);
     if (!input) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory");
+    input->cli = cli;
     bool terminal = isatty(STDIN_FILENO) && !di_config_text(cli->config, DI_OPT_INPUT)[0];
     di_status status = terminal ? open_editor(input, error) : di_cli_lines_open(cli, &input->lines, error);
     if (status == DI_OK)

@@ -142,6 +142,25 @@ class OnATerminal(Case):
         terminal.type("/exit\r")
         self.assertEqual(terminal.end(), 0)
 
+    def test_text_beyond_ascii(self):
+        terminal = Terminal("chat", *GREEDY, "--max-tokens", "3")
+        terminal.wait_for("> ")
+        terminal.type("/café 日本\r")
+        terminal.wait_for("no command /café 日本")
+        terminal.wait_for("> ")
+        terminal.type("\x1b[A\r")  # the line before, from the history
+        terminal.wait_for("no command /café 日本")
+        terminal.type("\x04")
+        self.assertEqual(terminal.end(), 0)
+
+    def test_a_signal_from_outside_counts_as_control_c(self):
+        terminal = Terminal("chat", *GREEDY)
+        terminal.wait_for("> ")
+        os.kill(terminal.pid, signal.SIGINT)
+        terminal.wait_for("again leaves")
+        os.kill(terminal.pid, signal.SIGINT)
+        self.assertEqual(terminal.end(), 130)
+
     def test_control_d_leaves(self):
         terminal = Terminal("chat", *GREEDY)
         terminal.wait_for("> ")
