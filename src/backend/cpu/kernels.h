@@ -7,7 +7,7 @@
  *
  * The canonical dot product "dot16" (rule 2): lane l of 16 sums k = l, l+16, ... by fma from +0 in ascending k; then
  * fold 16 -> 8 -> 4 -> 2 -> 1 by halves (lane l += lane l + 8; then + 4; + 2; + 1). K not a multiple of 16 is padded
- * with zeros. sum16 is the same with plain additions instead of fma.
+ * with zeros (the padded lanes see fma(0, 0, lane)). sum16 is the same with plain additions instead of fma.
  */
 #ifndef DI_BACKEND_CPU_KERNELS_H
 #define DI_BACKEND_CPU_KERNELS_H
@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 /* E4M3 matrix in stored form: codes [out][in], scale bytes E8M0 [ceil(out/32)][in/32] (in is a multiple of 32).
+ * Codes that are NaN (0x7f, 0xff) must not occur: vector tables read them as +-480. Scale byte 255 neither.
  * Element value = e4m3(code); the tile's scale multiplies the INPUT: y[n] = dot16(e4m3(code[n]), x * scale[n/32]),
  * the product x[k] * scale rounded to fp32 (exact unless it leaves the fp32 range). */
 typedef struct di_cpu_f8 {
@@ -107,7 +108,7 @@ typedef struct di_cpu_kernels {
     void (*global_entry)(const float *x, size_t n, uint8_t *entry); /* FQ4_16: packed codes, E4M3 scales */
     void (*index_entry)(const float *x, size_t n, uint8_t *entry);  /* FQ4_32: packed codes, E8M0 scales */
 
-    /* ---- hyper-connections [model-backbone.md 5.1] */
+    /* ---- hyper-connections [5.1]; copies <= 8 */
     /* m: [(2 + copies) * copies] mixed numbers, already times r. All fp32; row and column sums are sequential in index
      * order; exp of the row minus its maximum. */
     void (*hyper_mix)(const float *m, const float *base, const float *scale, size_t copies, unsigned iterations,
@@ -136,7 +137,7 @@ typedef struct di_cpu_kernels {
     /* ratio-2 pooling per channel [6.1]: e_i = exp(s_i - max), a_i = e_i / (e_0 + e_1),
      * out = bf16(fma(a_1, kv_1, a_0 * kv_0)), kept as fp32 */
     void (*pool2)(const float *kv0, const float *gate0, const float *kv1, const float *gate1, size_t n, float *out);
-    /* Engram [moe 5.5] for one copy: h, key, value fp32 [n] (bf16 values); qk = query * key weights.
+    /* Engram for one copy: h, key, value fp32 [n] (bf16 values); qk = query * key weights.
      * d = (dot3 * (r_h * r_key)) / sqrt(n), dot3 = dot16(h * qk, key) (the product h*qk rounded);
      * gate = sigmoid(copysign(sqrt(max(|d|, 1e-6)), d)); image: gate = 0; out = bf16(fma(gate, value, h)) */
     float (*engram)(const float *h, const float *qk, const float *key, const float *value, size_t n, float eps,
