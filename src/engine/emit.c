@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "engine/engine_internal.h"
 
 void di_fill_progress(const di_request *request, di_event *event) {
@@ -10,6 +11,7 @@ void di_fill_progress(const di_request *request, di_event *event) {
     event->seed = request->seed;
     event->usage.prompt_tokens = request->prompt_count;
     event->usage.completion_tokens = request->completion_tokens;
+    event->usage.cached_tokens = request->cached_tokens;
     int64_t admitted = request->admitted_ns ? request->admitted_ns : now;
     event->timings.queue_ms = di_ms(admitted - request->submitted_ns);
     if (request->admitted_ns)
@@ -31,11 +33,11 @@ void di_emit_prompt(di_request *request) {
 }
 
 /* Log-probability and best ids of an item, borrowed from the engine until the next item. */
-static void add_logprobs(di_engine *engine, di_event *event, uint32_t item) {
-    int32_t wanted = engine->items[item].logprobs;
+static void add_logprobs(di_engine *engine, di_event *event, const di_batch *batch, uint32_t item) {
+    int32_t wanted = batch->items[item].logprobs;
     if (wanted < 0) return;
-    event->logprob = engine->results[item].logprob;
-    const di_sample_top *top = engine->top + (size_t)item * engine->top_stride;
+    event->logprob = batch->results[item].logprob;
+    const di_sample_top *top = batch->top + (size_t)item * batch->top_stride;
     for (int32_t i = 0; i < wanted && (uint32_t)i < engine->info.vocabulary; i++) {
         engine->top_out[i] = (di_logprob){.token_id = top[i].token_id, .logprob = top[i].logprob};
         event->top_count++;
@@ -43,11 +45,12 @@ static void add_logprobs(di_engine *engine, di_event *event, uint32_t item) {
     event->top = engine->top_out;
 }
 
-bool di_emit_prompt_token(di_engine *engine, di_request *request, uint32_t position, uint32_t item) {
+bool di_emit_prompt_token(di_engine *engine, di_request *request, const di_batch *batch, uint32_t position,
+                          uint32_t item) {
     di_event event = new_event(request, DI_EVENT_PROMPT_TOKEN);
     event.position = position;
     event.token_id = request->prompt[position];
-    if (item != UINT32_MAX) add_logprobs(engine, &event, item);
+    if (item != UINT32_MAX) add_logprobs(engine, &event, batch, item);
     return di_events_push(&request->events, &event);
 }
 
@@ -78,11 +81,7 @@ void di_finish_sequence(di_engine *engine, di_request *request, di_sequence *seq
     }
     if (engine->text.failed) request->events.incomplete = true;
     di_events_push(&request->events, &event);
-    /* State and sampler of a sequence that is done serve nobody. */
-    di_state_free(sequence->state);
-    di_sampler_free(sequence->sampler);
-    sequence->state = NULL;
-    sequence->sampler = NULL;
+    di_release_sequence(engine, sequence);
 }
 
 /* EOS ids never become text, nor does the id that ended the answer, nor an id that the tokenizer does not know. */
@@ -113,37 +112,38 @@ static int32_t add_text(di_engine *engine, di_request *request, di_sequence *seq
     return match;
 }
 
-void di_accept_token(di_engine *engine, di_request *request, di_sequence *sequence, uint32_t item) {
-    const di_sample_result *result = &engine->results[item];
+/* Text, stop conditions and events of one chosen token. */
+static void deliver_one(di_engine *engine, const di_batch *batch, di_sequence *sequence) {
+    di_request *request = sequence->request;
+    di_choice choice = sequence->choice;
     di_error error = {0};
-    int32_t token = result->token_id;
-    if (token < 0) {
-        di_fail(&error, DI_ERR_INVALID_ARGUMENT, "sampling_params",
-                "no token may be chosen at output %llu: min_tokens, first_n_token_no_eos and logit_bias exclude all",
-                (unsigned long long)di_sampler_produced(sequence->sampler));
-        di_finish_request(engine, request, DI_FINISH_ERROR, &error);
-        return;
-    }
-    int64_t position = request->prompt_count + di_sampler_produced(sequence->sampler);
-    int32_t stop_token = -1, match = -1;
-    di_finish_reason reason = di_sampler_commit(sequence->sampler, result, &stop_token);
-    sequence->last_token = token;
+    int32_t match = -1;
+    int64_t now = di_now_ns();
+    sequence->choice.waiting = false;
     request->completion_tokens++;
-    if (!request->first_token_ns) request->first_token_ns = di_now_ns();
+    di_count(&engine->metrics, DI_COUNT_OUTPUT_TOKENS, 1);
+    if (!request->first_token_ns) {
+        request->first_token_ns = now;
+        di_observe(&engine->metrics, DI_HISTOGRAM_FIRST_TOKEN, (double)(now - request->submitted_ns) / 1e9);
+    }
+    if (sequence->last_token_ns)
+        di_observe(&engine->metrics, DI_HISTOGRAM_TOKEN_GAP, (double)(now - sequence->last_token_ns) / 1e9);
+    sequence->last_token_ns = now;
 
     di_text_clear(&engine->text);
-    if (has_text(engine, token, stop_token)) match = add_text(engine, request, sequence, token, &error);
+    if (has_text(engine, choice.token, choice.stop_token))
+        match = add_text(engine, request, sequence, choice.token, &error);
     if (engine->text.failed) di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request's text");
 
     di_event event = new_event(request, DI_EVENT_TOKEN);
     event.sample = (int32_t)(sequence - request->sequences);
-    event.position = position;
-    event.token_id = token;
+    event.position = choice.position;
+    event.token_id = choice.token;
     if (engine->text.length) {
         event.text = engine->text.data;
         event.text_length = engine->text.length;
     }
-    add_logprobs(engine, &event, item);
+    add_logprobs(engine, &event, batch, choice.item);
     if (error.status == DI_OK && !di_events_push(&request->events, &event))
         di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request's events");
     if (error.status != DI_OK) {
@@ -152,6 +152,60 @@ void di_accept_token(di_engine *engine, di_request *request, di_sequence *sequen
     }
     if (match >= 0)
         di_finish_sequence(engine, request, sequence, DI_FINISH_STOP, -1, request->stops.strings[match]);
-    else if (reason != DI_FINISH_NONE)
-        di_finish_sequence(engine, request, sequence, reason, stop_token, NULL);
+    else if (choice.reason != DI_FINISH_NONE)
+        di_finish_sequence(engine, request, sequence, choice.reason, choice.stop_token, NULL);
+    if (!request->live) di_finish_request(engine, request, DI_FINISH_NONE, NULL);
+}
+
+void di_deliver(di_engine *engine) {
+    /* While a step runs, the choices of the step before it are in the other batch. */
+    const di_batch *batch = &engine->batches[engine->planned_count ? engine->batch ^ 1 : engine->batch];
+    for (uint32_t i = 0; i < engine->chosen_count; i++)
+        if (engine->chosen[i]->choice.waiting) deliver_one(engine, batch, engine->chosen[i]);
+    engine->chosen_count = 0;
+}
+
+void di_record_request(di_engine *engine, const di_request *request) {
+    const di_timings *t = &request->timings;
+    di_count(&engine->metrics, DI_COUNT_REQUESTS_FINISHED, 1);
+    if (request->status != DI_OK && request->status != DI_ERR_CANCELLED)
+        di_count(&engine->metrics, DI_COUNT_REQUESTS_FAILED, 1);
+    di_observe(&engine->metrics, DI_HISTOGRAM_REQUEST_TIME, t->total_ms / 1000);
+    di_text line = {0};
+    di_json_writer w;
+    di_json_begin(&w, &line);
+    di_json_object_begin(&w);
+    di_json_key(&w, "id");
+    di_json_string(&w, request->id ? request->id : "");
+    di_json_key(&w, "status");
+    di_json_string(&w, di_status_name(request->status));
+    struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {{"prompt_tokens", request->prompt_count},
+                   {"cached_tokens", request->cached_tokens},
+                   {"completion_tokens", request->completion_tokens},
+                   {"samples", (uint64_t)request->sampling.n},
+                   {"preemptions", request->preemptions},
+                   {"diverged_at", request->hit.diverged_at}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        di_json_key(&w, numbers[i].key);
+        di_json_unsigned(&w, numbers[i].value);
+    }
+    di_json_key(&w, "cache_miss");
+    di_json_string(&w, di_miss_name(request->hit.reason));
+    struct {
+        const char *key;
+        double value;
+    } times[] = {{"queue_ms", t->queue_ms},
+                 {"prefill_ms", t->prefill_ms},
+                 {"first_token_ms", t->first_token_ms},
+                 {"total_ms", t->total_ms}};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        di_json_key(&w, times[i].key);
+        di_json_float(&w, (float)times[i].value);
+    }
+    di_json_object_end(&w);
+    if (!line.failed) di_log_write(engine->log, DI_LOG_INFO, "request", "%s", line.data);
+    di_text_free(&line);
 }

@@ -1,19 +1,25 @@
 /* engine_internal.h - the engine's parts and who may touch what.
  *
  * Three owners (docs/architecture.md idea 5):
- *   engine thread   model steps, states, samplers, request.state and everything marked "engine"; engine/run.c, score.c
- *   submitter       builds a request completely before it enters the inbox; fields marked "fixed" never change after
- *   reader          takes events; fields marked "reader"
- * They meet at three points only: the hub (inbox, wake-up), the request's event queue, and atomics.
+ *   engine thread   states, samplers, cache, request.state and everything marked "engine"; run.c, step.c, admit.c,
+ * emit.c submitter       builds a request completely before it enters the inbox; fields marked "fixed" never change
+ * after reader          takes events; fields marked "reader" They meet at three points only: the hub (inbox, wake-up),
+ * the request's event queue, and atomics. The compute thread (compute.h) owns the step between submit and wait.
  *
- * State x event:
- *               admitted     prompt done    token          cancel, deadline, failure, close
- *   QUEUED      PREFILL      -              -              FINISHED
- *   PREFILL     -            DECODE         -              FINISHED
- *   DECODE      -            -              DECODE, or     FINISHED
- *                                           FINISHED when no sequence is live
- *   FINISHED    -            -              -              FINISHED (nothing happens)
- * A finished request owns no state, no sampler and no place in a queue; its events stay until they are read.
+ * One turn of the engine thread (run.c):
+ *   reap (cancel, deadline) -> plan and submit step n+1 -> deliver the texts and events of step n, take the inbox,
+ * admit
+ *   -> wait -> commit step n+1
+ *
+ * State x event (docs/engine.md tells it in words):
+ *               admitted   rows done          preempted  swapped in  sample ends       cancel, deadline, failure, close
+ *   QUEUED      PREFILL    -                  -          -           -                 FINISHED
+ *   PREFILL     -          PREFILL or DECODE  SWAPPED    -           -                 FINISHED
+ *   DECODE      -          DECODE             SWAPPED    -           DECODE, FINISHED  FINISHED
+ *   SWAPPED     -          -                  -          PREFILL     -                 FINISHED
+ *   FINISHED    -          -                  -          -           -                 FINISHED (nothing happens)
+ * A finished request owns no state, no sampler and no place in a queue; its events stay until they are read. A sequence
+ * that ends while its row is being computed gives its state back when that step is committed ("doomed").
  */
 #ifndef DI_ENGINE_ENGINE_INTERNAL_H
 #define DI_ENGINE_ENGINE_INTERNAL_H
@@ -25,10 +31,14 @@
 #include "backend/sample.h"
 #include "base/arena.h"
 #include "base/pool.h"
+#include "cache/prefix.h"
 #include "cache/state.h"
 #include "checkpoint/checkpoint.h"
+#include "engine/compute.h"
 #include "engine/engine.h"
 #include "engine/events.h"
+#include "engine/metrics.h"
+#include "engine/schedule.h"
 #include "engine/stop.h"
 #include "model/model.h"
 #include "sampling/sampling.h"
@@ -45,21 +55,42 @@ typedef struct di_hub {
 
 typedef enum di_request_state {
     DI_REQUEST_QUEUED,
-    DI_REQUEST_PREFILL,
+    DI_REQUEST_PREFILL, /* rows are computed that give no token: prompt, or what a preempted sequence computes again */
     DI_REQUEST_DECODE,
+    DI_REQUEST_SWAPPED,
     DI_REQUEST_FINISHED
 } di_request_state;
 
+/* A token that was chosen in the last step and is not delivered yet. */
+typedef struct di_choice {
+    bool waiting;
+    int32_t token, stop_token;
+    int64_t position;
+    di_finish_reason reason;
+    uint32_t item; /* in the batch of that step */
+} di_choice;
+
 /* One sample of a request: its state, its choice of tokens, its text. Engine. */
 typedef struct di_sequence {
-    bool live;
-    uint32_t step_index, logits_row; /* of the step that runs */
-    di_state *state;
+    di_request *request;
+    bool live;                             /* the reader has not been told its end */
+    bool done;                             /* takes no more rows */
+    bool in_step;                          /* has rows in the step that is being computed */
+    bool doomed;                           /* ended meanwhile: give the state back at the commit */
+    uint32_t step_index, logits_row, rows; /* of the step that runs */
+    uint32_t first_item, prompt_items, choice_item;
+    di_state *state; /* NULL: not started, swapped out, or ended */
+    di_text swapped; /* state object while preempted; empty = computed again */
     di_sampler *sampler;
     di_detokenizer detokenizer;
     di_stop_matcher stop;
     bool armed;         /* stop strings are matched */
-    int32_t last_token; /* chosen, not yet evaluated */
+    int32_t *ids;       /* [prompt_count + max_tokens]: prompt, then what was chosen */
+    uint32_t ids_count; /* known ids */
+    uint32_t goal;      /* rows to compute before the next choice; ids_count - 1 or the prompt */
+    bool choose;        /* the row that reaches the goal gives a token (not when it was chosen before a preemption) */
+    di_choice choice;
+    int64_t last_token_ns;
 } di_sequence;
 
 struct di_request {
@@ -73,6 +104,7 @@ struct di_request {
 
     /* fixed */
     const char *id;
+    uint64_t tenant; /* hash of the tenant's name: cache namespace and fair share */
     int32_t *prompt; /* [prompt_count] */
     uint32_t prompt_count;
     di_sampling sampling;
@@ -87,11 +119,16 @@ struct di_request {
 
     /* engine */
     di_request_state state;
-    di_request *next;
-    di_sequence *sequences; /* [sampling.n] */
+    di_request *next;       /* in the inbox */
+    di_sequence *sequences; /* [sampling.n]; the first computes the prompt for all */
     uint32_t live;
+    bool prompt_done;
     uint64_t completion_tokens;
+    uint32_t cached_tokens;
+    di_prefix_hit hit;
+    uint32_t preemptions;
     int64_t admitted_ns, prompt_done_ns, first_token_ns;
+    double order; /* scratch of the scheduler */
 
     /* written by the engine before the event queue closes */
     di_status status;
@@ -106,6 +143,27 @@ struct di_request {
 /* Bytes of unread events above which a request is not run until its reader has caught up. */
 enum { DI_EVENT_LIMIT = 64 << 20 };
 
+/* What one step samples, and the results; two of them, so that one is delivered while the next is computed. */
+typedef struct di_batch {
+    di_sample_item *items;     /* [capacity] */
+    di_sample_result *results; /* [capacity] */
+    di_sample_top *top;        /* [capacity][top_stride] */
+    uint32_t count, capacity, top_stride;
+    uint64_t top_capacity;
+} di_batch;
+
+typedef struct di_tenant {
+    uint64_t name; /* hash */
+    double served; /* rows computed, lifted to the least of the active ones when it comes back */
+    uint32_t active;
+} di_tenant;
+
+/* Growing list of request pointers; the engine's reference goes with the place. */
+typedef struct di_request_list {
+    di_request **items;
+    uint32_t count, capacity;
+} di_request_list;
+
 struct di_engine {
     /* fixed after opening */
     di_log *log;
@@ -117,25 +175,43 @@ struct di_engine {
     di_pool *pool;
     di_backend *backend;
     di_model *model;
-    di_page_pool *pages;
     uint32_t context, chunk, max_rows, max_seqs, max_logits, max_queue, stop_limit;
     uint64_t prompt_limit;
     bool compact;
     uint32_t keep;
+    int64_t max_gap_ms, stall_ms, ageing_ms;
+    uint64_t swap_limit;
+    uint32_t snapshot_interval;
 
     di_hub *hub;
     pthread_t thread;
     bool started;
+    di_metrics metrics;
+    _Atomic int64_t step_started_ns; /* 0 while no step runs */
+    _Atomic int64_t step_finished_ns;
 
     /* engine thread */
+    di_page_pool *pages;
+    di_prefix_cache *cache;
+    di_compute *compute;
     di_step *step;
-    di_request *queue;     /* by priority, then age */
-    di_request *active;    /* one at a time */
-    di_sample_item *items; /* [max_logits + max_seqs] */
-    di_sample_result *results;
-    di_sample_top *top;  /* [items][top_stride] */
-    di_logprob *top_out; /* [top_stride] */
-    uint32_t item_count, top_stride, top_capacity;
+    di_compute_job job;
+    di_batch batches[2];
+    uint32_t batch;        /* the one that the step being planned or computed fills */
+    di_sequence **planned; /* [max_seqs] sequences with rows in the step */
+    uint32_t planned_count;
+    di_sequence **chosen; /* [max_seqs] sequences with a choice to deliver */
+    uint32_t chosen_count;
+    di_step_load load;
+    di_step_model step_model;
+    bool stalled;
+    di_request_list queue, running, swapped;
+    uint32_t sequences; /* that hold or are about to hold state */
+    uint64_t swap_bytes;
+    di_tenant *tenants;
+    uint32_t tenant_count, tenant_capacity;
+    uint32_t turn;         /* steps planned; rotates who goes first when not all fit */
+    di_logprob *top_out;   /* [DI_SAMPLING_MAX_LOGPROBS] */
     di_text text, scratch; /* of the event being built; of the token */
 };
 
@@ -164,22 +240,45 @@ di_status di_check_parameters(const di_engine *engine, const di_request_params *
 void *di_engine_main(void *engine);
 /* Ends the request as a whole: frees what it holds, tells the reader. */
 void di_finish_request(di_engine *engine, di_request *request, di_finish_reason reason, const di_error *error);
-/* Submits the step that was built and waits for it. */
-di_status di_run_step(di_engine *engine, di_error *error);
-/* Adds prompt or score rows [committed, committed + count) of a sequence to the cleared step. */
-di_status di_add_rows(di_engine *engine, di_request *request, di_sequence *sequence, uint32_t count,
-                      uint32_t logits_from, di_error *error);
+/* Gives back the state and sampler of a sequence; its state waits for the commit if a step is using it. */
+void di_release_sequence(di_engine *engine, di_sequence *sequence);
+
+/* ---- lists (admit.c) */
+bool di_list_add(di_request_list *list, di_request *request);
+void di_list_remove(di_request_list *list, uint32_t index); /* keeps the order */
+
+/* ---- admit.c: who runs. */
+/* Takes over what came in. */
+void di_enqueue(di_engine *engine, di_request *inbox);
+/* Admits and swaps in what fits, preempting lower priorities. */
+void di_admit(di_engine *engine);
+/* Frees pages for rows of `sequence`: cached prefixes first, then other requests' states. False when only this request
+ * is left and the pool cannot hold it. */
+bool di_make_room(di_engine *engine, const di_sequence *sequence, uint32_t pages);
+di_tenant *di_tenant_of(di_engine *engine, uint64_t name);
+/* Scheduling order of a request: lower goes first. Filled into request->order by di_order_all. */
+void di_order_all(di_engine *engine, di_request_list *list);
+
+/* ---- step.c: what a step holds, and what it made true. */
+/* Builds the next step. False when there is nothing to compute. */
+bool di_plan_step(di_engine *engine);
+void di_commit_step(di_engine *engine);
 
 /* ---- emit.c */
 void di_emit_prompt(di_request *request);
-bool di_emit_prompt_token(di_engine *engine, di_request *request, uint32_t position, uint32_t item);
-/* Takes the token that `item` chose for a sequence: text, stop conditions, events. */
-void di_accept_token(di_engine *engine, di_request *request, di_sequence *sequence, uint32_t item);
+bool di_emit_prompt_token(di_engine *engine, di_request *request, const di_batch *batch, uint32_t position,
+                          uint32_t item);
+/* Texts and events of the choices made in the last step. */
+void di_deliver(di_engine *engine);
 void di_finish_sequence(di_engine *engine, di_request *request, di_sequence *sequence, di_finish_reason reason,
                         int32_t stop_token_id, const char *stop_string);
 void di_fill_progress(const di_request *request, di_event *event);
+/* One structured line for a request that ended. */
+void di_record_request(di_engine *engine, const di_request *request);
 
 /* ---- score.c */
-void di_score_step(di_engine *engine, di_request *request);
+/* After the step with rows [done, done + count) of a scored text: hands the logits to the reader. */
+di_status di_score_rows(di_engine *engine, di_request *request, uint32_t done, uint32_t count, uint32_t first_logits,
+                        di_error *error);
 
 #endif

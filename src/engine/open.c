@@ -51,10 +51,6 @@ di_status di_check_features(const di_config *config, di_error *error) {
         return di_fail(error, DI_ERR_UNSUPPORTED, "spec",
                        "--spec %s: speculative decoding is not in this version; use off",
                        di_config_text(config, DI_OPT_SPEC));
-    if (di_config_int(config, DI_OPT_CACHE_RAM) != 0)
-        return di_fail(error, DI_ERR_UNSUPPORTED, "cache-ram",
-                       "--cache-ram %s: the prefix cache is not in this version; use 0",
-                       di_config_text(config, DI_OPT_CACHE_RAM));
     if (di_config_text(config, DI_OPT_CACHE_DIR)[0])
         return di_fail(error, DI_ERR_UNSUPPORTED, "cache-dir",
                        "--cache-dir %s: the disk cache is not in this version; leave it out",
@@ -168,6 +164,51 @@ static di_status choose_context(di_engine *engine, uint32_t wanted, di_error *er
     return DI_OK;
 }
 
+/* Pages for every sequence's whole context, or as many as three quarters of the memory left hold. */
+static uint32_t choose_pages(const di_engine *engine, uint64_t wanted) {
+    const di_state_layout *layout = di_model_layout(engine->model);
+    uint64_t each = engine->context / layout->page_tokens + 1, pages = each * engine->max_seqs;
+    uint64_t available = di_available_memory() / 4 * 3 / layout->page_bytes;
+    if (wanted)
+        pages = wanted / layout->page_bytes;
+    else if (available && pages > available)
+        pages = available;
+    if (pages < each + 1) pages = each + 1; /* one sequence of the whole context always fits */
+    return pages > INT32_MAX ? INT32_MAX : (uint32_t)pages;
+}
+
+static di_status open_state(di_engine *engine, const di_config *config, di_error *error) {
+    engine->max_gap_ms = di_config_int(config, DI_OPT_MAX_GAP);
+    engine->stall_ms = di_config_int(config, DI_OPT_STALL_MS);
+    engine->ageing_ms = di_config_int(config, DI_OPT_AGEING_MS);
+    engine->swap_limit = (uint64_t)di_config_int(config, DI_OPT_SWAP_RAM);
+    engine->snapshot_interval = option(config, DI_OPT_SNAPSHOT_INTERVAL);
+    uint32_t pages = choose_pages(engine, (uint64_t)di_config_int(config, DI_OPT_KV_RAM));
+    di_status status = di_page_pool_new(engine->model, pages, &engine->pages, error);
+    if (status == DI_OK)
+        status = di_prefix_cache_new(engine->pages, (uint64_t)di_config_int(config, DI_OPT_CACHE_RAM), &engine->cache,
+                                     error);
+    return status == DI_OK ? di_compute_new(engine->model, &engine->compute, error) : status;
+}
+
+static di_status open_batches(di_engine *engine, di_error *error) {
+    bool complete = true;
+    for (int i = 0; i < 2; i++) {
+        di_batch *batch = &engine->batches[i];
+        batch->capacity = engine->max_logits + engine->max_seqs;
+        batch->items = calloc(batch->capacity, sizeof *batch->items);
+        batch->results = calloc(batch->capacity, sizeof *batch->results);
+        complete = complete && batch->items && batch->results;
+    }
+    engine->tenant_capacity = engine->max_seqs + 16;
+    engine->tenants = calloc(engine->tenant_capacity, sizeof *engine->tenants);
+    engine->planned = calloc(engine->max_seqs, sizeof *engine->planned);
+    engine->chosen = calloc(engine->max_seqs, sizeof(di_sequence *));
+    engine->top_out = calloc(DI_SAMPLING_MAX_LOGPROBS, sizeof *engine->top_out);
+    complete = complete && engine->tenants && engine->planned && engine->chosen && engine->top_out;
+    return complete ? DI_OK : di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a step");
+}
+
 static di_status open_model(di_engine *engine, const di_config *config, di_error *error) {
     engine->compact = di_config_is(config, DI_OPT_PREFILL, "compact");
     engine->keep = option(config, DI_OPT_PREFILL_KEEP);
@@ -188,15 +229,9 @@ static di_status open_model(di_engine *engine, const di_config *config, di_error
     if (!engine->chunk || engine->chunk > engine->max_rows) engine->chunk = engine->max_rows;
     engine->max_logits = di_plan_logits_rows(engine->max_rows, engine->max_seqs);
     uint32_t sequences = engine->max_seqs < engine->max_rows ? engine->max_seqs : engine->max_rows;
-    status = di_page_pool_new(engine->model, UINT32_MAX, &engine->pages, error);
-    if (status == DI_OK)
-        status = di_step_new(engine->model, engine->max_rows, sequences, engine->max_logits, &engine->step, error);
-    if (status != DI_OK) return status;
-    uint32_t items = engine->max_logits + engine->max_seqs;
-    engine->items = calloc(items, sizeof *engine->items);
-    engine->results = calloc(items, sizeof *engine->results);
-    if (!engine->items || !engine->results) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a step");
-    return DI_OK;
+    status = di_step_new(engine->model, engine->max_rows, sequences, engine->max_logits, &engine->step, error);
+    if (status == DI_OK) status = open_state(engine, config, error);
+    return status == DI_OK ? open_batches(engine, error) : status;
 }
 
 static di_status describe(di_engine *engine, di_error *error) {
@@ -288,7 +323,9 @@ void di_close(di_engine *engine) {
         pthread_join(engine->thread, NULL);
     }
     di_hub_release(engine->hub);
+    di_compute_free(engine->compute);
     di_step_free(engine->step);
+    di_prefix_cache_free(engine->cache);
     di_page_pool_free(engine->pages);
     di_model_close(engine->model);
     if (engine->backend) engine->backend->free(engine->backend);
@@ -297,9 +334,17 @@ void di_close(di_engine *engine) {
     di_checkpoint_close(engine->checkpoint);
     di_text_free(&engine->text);
     di_text_free(&engine->scratch);
-    free(engine->items);
-    free(engine->results);
-    free(engine->top);
+    for (int i = 0; i < 2; i++) {
+        free(engine->batches[i].items);
+        free(engine->batches[i].results);
+        free(engine->batches[i].top);
+    }
+    free(engine->queue.items);
+    free(engine->running.items);
+    free(engine->swapped.items);
+    free(engine->tenants);
+    free(engine->planned);
+    free((void *)engine->chosen);
     free(engine->top_out);
     free(engine->fingerprint);
     free(engine->path);

@@ -1,7 +1,24 @@
 /* parameters.c - what of a request depends on the engine: ids, stop strings, room in the context, limits. */
 #include <string.h>
+#include <xxhash.h>
 
 #include "engine/engine_internal.h"
+
+/* Alone, a request must fit the pages there are; the room it did not ask for by number is cut to that. */
+static di_status check_pages(const di_engine *engine, di_request *request, di_error *error) {
+    uint32_t page = di_model_layout(engine->model)->page_tokens, n = (uint32_t)request->sampling.n;
+    uint64_t positions = (uint64_t)(di_page_pool_limit(engine->pages) / n) * page;
+    if (request->prompt_count + request->max_tokens <= positions) return DI_OK;
+    bool asked = request->sampling.max_tokens >= 0 && (uint64_t)request->sampling.max_tokens == request->max_tokens;
+    if (!asked && positions > request->prompt_count) {
+        request->max_tokens = positions - request->prompt_count;
+        return DI_OK;
+    }
+    return di_fail(error, DI_ERR_LIMIT, "kv-ram",
+                   "%u samples of up to %llu positions need more pages than there are: %llu positions each fit "
+                   "(--kv-ram, n, max_tokens)",
+                   n, (unsigned long long)(request->prompt_count + request->max_tokens), (unsigned long long)positions);
+}
 
 /* What fits: the prompt must leave room for a token, max_tokens is cut to the room. */
 static di_status check_room(const di_engine *engine, di_request *request, di_error *error) {
@@ -13,7 +30,7 @@ static di_status check_room(const di_engine *engine, di_request *request, di_err
                        request->prompt_count, engine->context);
     bool cut = sampling->max_tokens < 0 || sampling->max_tokens > room;
     request->max_tokens = cut ? room : (uint64_t)sampling->max_tokens;
-    return DI_OK;
+    return check_pages(engine, request, error);
 }
 
 static di_status check_stops(const di_engine *engine, di_request *request, di_error *error) {
@@ -38,6 +55,7 @@ static di_status check_limits(const di_engine *engine, const di_request *request
 di_status di_check_parameters(const di_engine *engine, const di_request_params *params, di_request *request,
                               di_error *error) {
     request->priority = params->priority;
+    request->tenant = params->tenant ? XXH64(params->tenant, strlen(params->tenant), 1) : 0;
     request->stop_arm = params->stop_arm_token_id;
     request->stop_disarm = params->stop_disarm_token_id;
     if (params->deadline_ms < 0)

@@ -10,29 +10,17 @@
 
 #include "engine/engine_internal.h"
 
-void di_score_step(di_engine *engine, di_request *request) {
-    di_sequence *sequence = &request->sequences[0];
-    uint32_t done = (uint32_t)di_state_length(sequence->state), count = request->prompt_count - done;
-    if (count > engine->max_logits) count = engine->max_logits;
-    di_error error = {0};
-    di_status status = di_add_rows(engine, request, sequence, count, 0, &error);
-    if (status == DI_OK) status = di_run_step(engine, &error);
-    if (status == DI_OK) {
-        uint64_t bytes = (uint64_t)count * engine->info.vocabulary * sizeof(float);
-        engine->backend->ops->read(engine->backend, request->window, di_step_logits(engine->step), bytes);
-        status = engine->backend->failure(engine->backend, &error);
-    }
-    if (status == DI_OK) {
-        di_model_commit(engine->model, engine->step, sequence->step_index, count, di_state_get_view(sequence->state));
-        atomic_store_explicit(&request->window_free, false, memory_order_release);
-        di_event event = {.kind = DI_EVENT_TOKEN, .position = done, .token_id = (int32_t)count, .text = ""};
-        if (!di_events_push(&request->events, &event))
-            status = di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request's events");
-    }
-    if (status != DI_OK)
-        di_finish_request(engine, request, DI_FINISH_ERROR, &error);
-    else if (done + count == request->prompt_count)
-        di_finish_request(engine, request, DI_FINISH_NONE, NULL);
+di_status di_score_rows(di_engine *engine, di_request *request, uint32_t done, uint32_t count, uint32_t first_logits,
+                        di_error *error) {
+    uint64_t row = (uint64_t)engine->info.vocabulary * sizeof(float);
+    engine->backend->ops->read(engine->backend, request->window,
+                               di_buffer_at(di_step_logits(engine->step), first_logits * row), count * row);
+    di_status status = engine->backend->failure(engine->backend, error);
+    if (status != DI_OK) return status;
+    atomic_store_explicit(&request->window_free, false, memory_order_release);
+    di_event event = {.kind = DI_EVENT_TOKEN, .position = done, .token_id = (int32_t)count, .text = ""};
+    if (di_events_push(&request->events, &event)) return DI_OK;
+    return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the request's events");
 }
 
 static bool all_finite(const float *row, uint32_t count) {

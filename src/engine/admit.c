@@ -1,0 +1,355 @@
+/* admit.c - who runs: queue order, fair shares, admission by pages and places, preemption by swapping state objects.
+ *
+ * No request can block the others for ever: one that is admitted fits the pool alone, and any other request can be
+ * moved out of its way, as a state object in the swap space or, when that is full, by forgetting its state and
+ * computing it again (the bits are the same).
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+
+/* ---------------------------------------------------------------- lists */
+
+bool di_list_add(di_request_list *list, di_request *request) {
+    if (list->count == list->capacity) {
+        uint32_t capacity = list->capacity ? 2 * list->capacity : 64;
+        di_request **grown = realloc(list->items, capacity * sizeof *grown);
+        if (!grown) return false;
+        list->items = grown;
+        list->capacity = capacity;
+    }
+    list->items[list->count++] = request;
+    return true;
+}
+
+void di_list_remove(di_request_list *list, uint32_t index) {
+    memmove(list->items + index, list->items + index + 1, (list->count - index - 1) * sizeof *list->items);
+    list->count--;
+}
+
+/* ---------------------------------------------------------------- order */
+
+di_tenant *di_tenant_of(di_engine *engine, uint64_t name) {
+    for (uint32_t i = 0; i < engine->tenant_count; i++)
+        if (engine->tenants[i].name == name) return &engine->tenants[i];
+    di_tenant *unused = NULL;
+    for (uint32_t i = 0; i < engine->tenant_count && !unused; i++)
+        if (!engine->tenants[i].active) unused = &engine->tenants[i];
+    if (engine->tenant_count < engine->tenant_capacity) unused = &engine->tenants[engine->tenant_count++];
+    if (!unused) return &engine->tenants[0];
+    *unused = (di_tenant){.name = name};
+    return unused;
+}
+
+/* Rows that this tenant has had more than the least served active one. */
+static double excess(di_engine *engine, const di_tenant *tenant) {
+    double least = tenant->served;
+    for (uint32_t i = 0; i < engine->tenant_count; i++)
+        if (engine->tenants[i].active && engine->tenants[i].served < least) least = engine->tenants[i].served;
+    return tenant->served - least;
+}
+
+/* A tenant that comes back does not bring credit for the time it was away. */
+static void join_tenant(di_engine *engine, uint64_t name) {
+    di_tenant *tenant = di_tenant_of(engine, name);
+    double least = -1;
+    for (uint32_t i = 0; i < engine->tenant_count; i++)
+        if (engine->tenants[i].active && (least < 0 || engine->tenants[i].served < least))
+            least = engine->tenants[i].served;
+    if (!tenant->active++ && least > tenant->served) tenant->served = least;
+}
+
+static uint32_t rows_left(const di_request *request) {
+    uint32_t left = 0;
+    if (!request->sequences) return request->prompt_count;
+    for (int32_t i = 0; i < request->sampling.n; i++) {
+        const di_sequence *s = &request->sequences[i];
+        uint32_t done = s->state ? (uint32_t)di_state_length(s->state) : 0;
+        if (!s->done && s->goal > done) left += s->goal - done;
+    }
+    return left;
+}
+
+/* Priority with ageing first (a request gains one level for each ageing period it has waited), then the tenant's
+ * service, then response ratio: (wait + cost) / cost, so that short work overtakes long work but not for ever. */
+static double order_of(di_engine *engine, const di_request *request, int64_t now) {
+    double waited = (double)(now - request->submitted_ns) / 1e9;
+    double level = request->priority + floor(waited * 1000 / (double)engine->ageing_ms);
+    di_step_load load = {.prompt_rows = rows_left(request), .prompt_context = request->prompt_count / 2.0};
+    double cost = di_step_model_predict(&engine->step_model, &load) + 1e-4;
+    double ratio = (waited + cost) / cost;
+    /* Service is compared in portions, so that two tenants do not take turns row by row. */
+    double share = floor(excess(engine, di_tenant_of(engine, request->tenant)) / 512);
+    return -level * 1e12 + fmin(share, 1e9) * 1e3 - fmin(ratio, 999);
+}
+
+void di_order_all(di_engine *engine, di_request_list *list) {
+    int64_t now = di_now_ns();
+    for (uint32_t i = 0; i < list->count; i++) list->items[i]->order = order_of(engine, list->items[i], now);
+}
+
+/* ---------------------------------------------------------------- the queue */
+
+void di_enqueue(di_engine *engine, di_request *inbox) {
+    while (inbox) {
+        di_request *request = inbox;
+        inbox = inbox->next;
+        di_count(&engine->metrics, DI_COUNT_REQUESTS_SUBMITTED, 1);
+        if (di_list_add(&engine->queue, request)) continue;
+        di_error error = {0};
+        di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request queue");
+        di_finish_request(engine, request, DI_FINISH_ERROR, &error);
+        di_request_release(request);
+    }
+}
+
+/* ---------------------------------------------------------------- starting */
+
+static di_status make_sequence(di_engine *engine, di_request *request, int32_t index, di_error *error) {
+    di_sequence *sequence = &request->sequences[index];
+    uint64_t positions = request->prompt_count + request->max_tokens;
+    sequence->request = request;
+    sequence->live = true;
+    sequence->armed = request->stop_arm < 0;
+    sequence->ids = malloc(positions * sizeof *sequence->ids); /* untouched memory costs nothing */
+    if (!sequence->ids)
+        return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for %zu token ids", (size_t)positions);
+    memcpy(sequence->ids, request->prompt, request->prompt_count * sizeof *sequence->ids);
+    sequence->ids_count = sequence->goal = request->prompt_count;
+    sequence->choose = request->max_tokens > 0 && !request->score;
+    if (request->score || !request->max_tokens) return DI_OK;
+    di_sampler_params params = {
+        .sampling = &request->sampling,
+        .seed = request->seed,
+        .sample_index = (uint32_t)index,
+        .prompt = request->prompt,
+        .prompt_count = request->prompt_count,
+        .eos = engine->config.eos_token_ids,
+        .eos_count = engine->config.eos_count,
+        .vocabulary = engine->info.vocabulary,
+        .max_tokens = (int64_t)request->max_tokens,
+    };
+    di_status status = di_sampler_new(&params, &sequence->sampler, error);
+    if (status != DI_OK) return status;
+    if (engine->tokenizer) di_detokenizer_init(&sequence->detokenizer, engine->tokenizer);
+    if (!di_stop_matcher_init(&sequence->stop, request->arena, &request->stops))
+        return di_fail(error, DI_ERR_MEMORY, "stop", "out of memory for stop strings");
+    return DI_OK;
+}
+
+static uint32_t positions_of(const di_request *request) {
+    return (uint32_t)(request->prompt_count + request->max_tokens);
+}
+
+/* A state for the sequence, with whatever the prefix cache holds of its ids. */
+static di_status start_state(di_engine *engine, di_sequence *sequence, di_prefix_hit *hit, di_error *error) {
+    di_request *request = sequence->request;
+    di_status status = di_state_new(engine->pages, positions_of(request), &sequence->state, error);
+    if (status != DI_OK) return status;
+    *hit = (di_prefix_hit){.reason = DI_MISS_DISABLED};
+    if (request->score || request->sampling.prompt_logprobs >= 0) return DI_OK;
+    di_prefix_lookup(engine->cache, request->tenant, sequence->ids, sequence->goal, sequence->state, hit);
+    di_count(&engine->metrics, DI_COUNT_CACHE_LOOKUPS, 1);
+    di_count(&engine->metrics, DI_COUNT_CACHE_HITS, hit->cached > 0);
+    di_count(&engine->metrics, DI_COUNT_CACHED_TOKENS_RAM, hit->cached);
+    return DI_OK;
+}
+
+static di_status start_request(di_engine *engine, di_request *request, di_error *error) {
+    request->sequences = di_arena_zalloc(request->arena, (size_t)request->sampling.n * sizeof(di_sequence));
+    if (!request->sequences) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the request");
+    request->live = (uint32_t)request->sampling.n;
+    di_status status = DI_OK;
+    for (int32_t i = 0; status == DI_OK && i < request->sampling.n; i++)
+        status = make_sequence(engine, request, i, error);
+    if (status == DI_OK) status = start_state(engine, &request->sequences[0], &request->hit, error);
+    request->cached_tokens = request->hit.cached;
+    return status;
+}
+
+/* ---------------------------------------------------------------- preemption */
+
+/* Moves a running request out: state objects into the swap space as far as it goes. */
+static void swap_out(di_engine *engine, uint32_t index) {
+    di_request *request = engine->running.items[index];
+    for (int32_t i = 0; i < request->sampling.n; i++) {
+        di_sequence *s = &request->sequences[i];
+        if (!s->state) continue;
+        di_error error = {0};
+        bool fits = engine->swap_bytes < engine->swap_limit && di_state_length(s->state) > 0;
+        if (fits && di_state_serialise(s->state, &s->swapped, &error) == DI_OK &&
+            engine->swap_bytes + s->swapped.length <= engine->swap_limit) {
+            engine->swap_bytes += s->swapped.length;
+            di_count(&engine->metrics, DI_COUNT_SWAPPED_BYTES, s->swapped.length);
+        } else {
+            di_text_free(&s->swapped);
+            di_count(&engine->metrics, DI_COUNT_RECOMPUTES, 1);
+        }
+        di_state_free(s->state);
+        s->state = NULL;
+        /* Everything but the newest id is computed again if it has to be; that id was chosen already. */
+        if (s->ids_count > request->prompt_count) {
+            s->goal = s->ids_count - 1;
+            s->choose = false;
+        }
+    }
+    request->state = DI_REQUEST_SWAPPED;
+    request->preemptions++;
+    engine->sequences -= (uint32_t)request->sampling.n;
+    di_count(&engine->metrics, DI_COUNT_PREEMPTIONS, 1);
+    if (di_list_add(&engine->swapped, request)) {
+        di_list_remove(&engine->running, index);
+        return;
+    }
+    di_error error = {0};
+    di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the list of preempted requests");
+    di_finish_request(engine, request, DI_FINISH_ERROR, &error);
+}
+
+static bool in_step(const di_request *request) {
+    for (int32_t i = 0; request->sequences && i < request->sampling.n; i++)
+        if (request->sequences[i].in_step) return true;
+    return false;
+}
+
+/* Least important running request that may be moved out: lowest priority, then most remaining work, then latest
+ * arrival. Only those below `priority` if `lower` is set. -1 = none. */
+static int64_t find_victim(const di_engine *engine, const di_request *spared, int32_t priority, bool lower) {
+    int64_t best = -1;
+    for (uint32_t i = 0; i < engine->running.count; i++) {
+        const di_request *r = engine->running.items[i];
+        if (r == spared || r->state == DI_REQUEST_FINISHED || r->score || in_step(r)) continue;
+        if (lower && r->priority >= priority) continue;
+        const di_request *b = best < 0 ? NULL : engine->running.items[best];
+        if (!b || r->priority < b->priority || (r->priority == b->priority && r->submitted_ns > b->submitted_ns))
+            best = i;
+    }
+    return best;
+}
+
+bool di_make_room(di_engine *engine, const di_sequence *sequence, uint32_t pages) {
+    while (!di_prefix_make_room(engine->cache, pages)) {
+        int64_t victim = find_victim(engine, sequence->request, 0, false);
+        if (victim < 0) return false;
+        swap_out(engine, (uint32_t)victim);
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------- admission */
+
+static uint32_t pages_for(const di_engine *engine, uint32_t positions) {
+    uint32_t page = di_model_layout(engine->model)->page_tokens;
+    return positions / page + (positions % page != 0);
+}
+
+/* Pages that a request needs to get going: what it has to compute before the next token, and one more a sample. */
+static uint32_t pages_wanted(const di_engine *engine, const di_request *request) {
+    uint32_t n = (uint32_t)request->sampling.n;
+    if (!request->sequences) return pages_for(engine, request->prompt_count) + n;
+    uint32_t pages = n;
+    for (uint32_t i = 0; i < n; i++)
+        if (!request->sequences[i].done) pages += pages_for(engine, request->sequences[i].goal);
+    return pages;
+}
+
+/* Room for the request beside those that run: a place for every sample, its pages, and a page of growth for each
+ * running sequence. Requests of lower priority give way. */
+static bool has_room(di_engine *engine, const di_request *request) {
+    uint32_t n = (uint32_t)request->sampling.n;
+    while (engine->sequences + n > engine->max_seqs ||
+           !di_prefix_make_room(engine->cache, pages_wanted(engine, request) + engine->sequences)) {
+        if (!engine->running.count) {
+            /* Alone it is given whatever there is: parameters.c made sure that it fits. */
+            return true;
+        }
+        int64_t victim = find_victim(engine, NULL, request->priority, true);
+        if (victim < 0) return false;
+        swap_out(engine, (uint32_t)victim);
+    }
+    return true;
+}
+
+static di_status swap_in(di_engine *engine, di_request *request, di_error *error) {
+    di_status status = DI_OK;
+    for (int32_t i = 0; status == DI_OK && i < request->sampling.n; i++) {
+        di_sequence *s = &request->sequences[i];
+        if (s->done || (i > 0 && !request->prompt_done)) continue;
+        if (!s->swapped.length) {
+            di_prefix_hit hit;
+            status = start_state(engine, s, &hit, error);
+            continue;
+        }
+        status = di_state_new(engine->pages, positions_of(request), &s->state, error);
+        if (status == DI_OK) status = di_state_restore(s->state, s->swapped.data, s->swapped.length, error);
+        engine->swap_bytes -= s->swapped.length;
+        di_text_free(&s->swapped);
+        if (status == DI_OK && request->prompt_done && (uint32_t)di_state_length(s->state) >= s->goal) {
+            s->goal = s->ids_count; /* nothing was lost: the newest id is the next row */
+            s->choose = true;
+        }
+    }
+    return status;
+}
+
+/* Starts or continues one request of a waiting list. */
+static void let_run(di_engine *engine, di_request_list *list, uint32_t index) {
+    di_request *request = list->items[index];
+    di_error error = {0};
+    bool fresh = request->state == DI_REQUEST_QUEUED;
+    di_list_remove(list, index);
+    engine->sequences += (uint32_t)request->sampling.n;
+    if (fresh) {
+        di_hub_left_queue(engine->hub);
+        request->admitted_ns = di_now_ns();
+        join_tenant(engine, request->tenant);
+        di_count(&engine->metrics, DI_COUNT_PROMPT_TOKENS, request->prompt_count);
+        di_observe(&engine->metrics, DI_HISTOGRAM_QUEUE_TIME,
+                   (double)(request->admitted_ns - request->submitted_ns) / 1e9);
+    }
+    request->state = DI_REQUEST_PREFILL;
+    di_status status = DI_OK;
+    if (!di_list_add(&engine->running, request)) {
+        status = di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the list of running requests");
+        di_finish_request(engine, request, DI_FINISH_ERROR, &error);
+        engine->sequences -= (uint32_t)request->sampling.n;
+        di_request_release(request);
+        return;
+    }
+    status = fresh ? start_request(engine, request, &error) : swap_in(engine, request, &error);
+    if (status != DI_OK)
+        di_finish_request(engine, request, DI_FINISH_ERROR, &error);
+    else if (fresh && !request->score)
+        di_emit_prompt(request);
+}
+
+static int64_t first_in_order(const di_request_list *list) {
+    int64_t best = -1;
+    for (uint32_t i = 0; i < list->count; i++)
+        if (best < 0 || list->items[i]->order < list->items[best]->order) best = i;
+    return best;
+}
+
+void di_admit(di_engine *engine) {
+    if (!engine->queue.count && !engine->swapped.count) return;
+    di_order_all(engine, &engine->queue);
+    di_order_all(engine, &engine->swapped);
+    for (;;) {
+        /* A preempted request keeps its arrival time and goes before fresh ones of its level. */
+        int64_t queued = first_in_order(&engine->queue), swapped = first_in_order(&engine->swapped);
+        bool old = swapped >= 0 &&
+                   (queued < 0 || engine->swapped.items[swapped]->priority >= engine->queue.items[queued]->priority);
+        di_request_list *list = old ? &engine->swapped : &engine->queue;
+        int64_t index = old ? swapped : queued;
+        if (index < 0 || !has_room(engine, list->items[index])) break;
+        /* has_room may have moved requests to the list of swapped ones, behind `index`. */
+        let_run(engine, list, (uint32_t)index);
+    }
+    di_gauge(&engine->metrics, DI_GAUGE_QUEUE, engine->queue.count);
+    di_gauge(&engine->metrics, DI_GAUGE_SWAPPED, engine->swapped.count);
+    di_gauge(&engine->metrics, DI_GAUGE_RUNNING, engine->sequences);
+    di_gauge(&engine->metrics, DI_GAUGE_SWAP_BYTES, (int64_t)engine->swap_bytes);
+}

@@ -1,0 +1,110 @@
+/* compute.c - see compute.h. */
+#include "engine/compute.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/pool.h"
+#include "engine/events.h"
+
+struct di_compute {
+    di_model *model;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake, done;
+    di_compute_job *job; /* running or waiting to run */
+    bool stopping;
+};
+
+static void run_job(di_compute *c, di_compute_job *job) {
+    int64_t start = di_now_ns();
+    job->error = (di_error){0};
+    job->status = di_model_submit(c->model, job->step, &job->error);
+    if (job->status == DI_OK) di_model_poll(c->model, job->step, true, &job->status, &job->error);
+    if (job->status == DI_OK && job->sample.count) {
+        di_backend *backend = di_model_backend(c->model);
+        backend->ops->sample(backend, &job->sample);
+        backend->ops->synchronise(backend);
+        job->status = backend->failure(backend, &job->error);
+    }
+    job->compute_ns = di_now_ns() - start;
+}
+
+static void *compute_main(void *arg) {
+    di_compute *c = arg;
+    di_float_mode_ok();
+    pthread_mutex_lock(&c->mutex);
+    while (!c->stopping) {
+        if (!c->job) {
+            pthread_cond_wait(&c->wake, &c->mutex);
+            continue;
+        }
+        di_compute_job *job = c->job;
+        pthread_mutex_unlock(&c->mutex);
+        run_job(c, job);
+        pthread_mutex_lock(&c->mutex);
+        c->job = NULL;
+        pthread_cond_signal(&c->done);
+    }
+    pthread_mutex_unlock(&c->mutex);
+    return NULL;
+}
+
+di_status di_compute_new(di_model *model, di_compute **compute, di_error *error) {
+    *compute = NULL;
+    di_compute *c = calloc(1, sizeof *c);
+    if (!c) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the compute thread");
+    c->model = model;
+    int failed = pthread_mutex_init(&c->mutex, NULL);
+    if (!failed) failed = pthread_cond_init(&c->wake, NULL);
+    di_status status = failed ? di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot make the compute thread")
+                              : di_condition_init(&c->done, error);
+    if (status != DI_OK) {
+        free(c);
+        return status;
+    }
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&c->thread, NULL, compute_main, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        pthread_mutex_destroy(&c->mutex);
+        free(c);
+        return di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot start the compute thread");
+    }
+    *compute = c;
+    return DI_OK;
+}
+
+void di_compute_free(di_compute *c) {
+    if (!c) return;
+    pthread_mutex_lock(&c->mutex);
+    c->stopping = true;
+    pthread_cond_signal(&c->wake);
+    pthread_mutex_unlock(&c->mutex);
+    pthread_join(c->thread, NULL);
+    pthread_cond_destroy(&c->wake);
+    pthread_cond_destroy(&c->done);
+    pthread_mutex_destroy(&c->mutex);
+    free(c);
+}
+
+void di_compute_submit(di_compute *c, di_compute_job *job) {
+    pthread_mutex_lock(&c->mutex);
+    c->job = job;
+    pthread_cond_signal(&c->wake);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+bool di_compute_wait(di_compute *c, int64_t timeout_ms) {
+    int64_t until = timeout_ms < 0 ? INT64_MAX : di_now_ns() + timeout_ms * 1000000;
+    pthread_mutex_lock(&c->mutex);
+    while (c->job && di_condition_wait(&c->done, &c->mutex, until)) {
+    }
+    bool done = !c->job;
+    pthread_mutex_unlock(&c->mutex);
+    return done;
+}

@@ -1,0 +1,30 @@
+/* compute.h - the thread that runs steps, so that the engine thread can plan and deliver meanwhile.
+ *
+ * One job at a time: forward pass of a step, then the sample op over its logits. The engine thread submits, does other
+ * work, and waits; between submit and the end of wait it touches neither the step, nor the items, nor the states whose
+ * rows are in it, except to read what is committed.
+ */
+#ifndef DI_ENGINE_COMPUTE_H
+#define DI_ENGINE_COMPUTE_H
+
+#include "backend/sample.h"
+#include "model/model.h"
+
+typedef struct di_compute di_compute;
+
+typedef struct di_compute_job {
+    di_step *step;
+    di_sample_args sample; /* count 0: nothing to sample */
+    /* results */
+    di_status status;
+    di_error error;
+    int64_t compute_ns;
+} di_compute_job;
+
+di_status di_compute_new(di_model *model, di_compute **compute, di_error *error);
+void di_compute_free(di_compute *compute); /* NULL is allowed; no job may be running */
+void di_compute_submit(di_compute *compute, di_compute_job *job);
+/* True when the job is done; false when timeout_ms passed first (< 0: waits for ever). */
+bool di_compute_wait(di_compute *compute, int64_t timeout_ms);
+
+#endif

@@ -1,0 +1,88 @@
+/* metrics.c - see metrics.h. */
+#include "engine/metrics.h"
+
+#include <math.h>
+
+typedef struct metric_row {
+    const char *name, *help;
+    double first;
+} metric_row;
+
+static const metric_row counter_rows[] = {
+#define DI_COUNTER(id, name, help) {name, help, 0},
+#define DI_GAUGE(id, name, help)
+#define DI_HISTOGRAM(id, name, first, help)
+#include "engine/metrics_table.h"
+};
+
+static const metric_row gauge_rows[] = {
+#define DI_COUNTER(id, name, help)
+#define DI_GAUGE(id, name, help) {name, help, 0},
+#define DI_HISTOGRAM(id, name, first, help)
+#include "engine/metrics_table.h"
+};
+
+static const metric_row histogram_rows[] = {
+#define DI_COUNTER(id, name, help)
+#define DI_GAUGE(id, name, help)
+#define DI_HISTOGRAM(id, name, first, help) {name, help, first},
+#include "engine/metrics_table.h"
+};
+
+enum { SUM_UNITS = 1024 };
+
+void di_observe(di_metrics *metrics, di_histogram_id id, double value) {
+    double first = histogram_rows[id].first;
+    int bucket = 0;
+    if (!(value >= 0)) value = 0;
+    for (double bound = first; bucket < DI_HISTOGRAM_BUCKETS && value > bound; bound *= 2) bucket++;
+    atomic_fetch_add_explicit(&metrics->histograms[id].buckets[bucket], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&metrics->histograms[id].count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&metrics->histograms[id].sum, (uint64_t)(value / first * SUM_UNITS),
+                              memory_order_relaxed);
+}
+
+double di_histogram_quantile(const di_metrics *metrics, di_histogram_id id, double share) {
+    uint64_t count = atomic_load_explicit(&metrics->histograms[id].count, memory_order_relaxed), seen = 0;
+    double bound = histogram_rows[id].first;
+    if (!count) return 0;
+    for (int b = 0; b < DI_HISTOGRAM_BUCKETS; b++, bound *= 2) {
+        seen += atomic_load_explicit(&metrics->histograms[id].buckets[b], memory_order_relaxed);
+        if ((double)seen >= share * (double)count) return bound;
+    }
+    return INFINITY;
+}
+
+static void write_head(di_text *out, const metric_row *row, const char *type) {
+    di_text_printf(out, "# HELP %s %s\n# TYPE %s %s\n", row->name, row->help, row->name, type);
+}
+
+static void write_histogram(const di_metrics *metrics, int id, di_text *out) {
+    const metric_row *row = &histogram_rows[id];
+    write_head(out, row, "histogram");
+    double bound = row->first;
+    uint64_t seen = 0;
+    for (int b = 0; b <= DI_HISTOGRAM_BUCKETS; b++, bound *= 2) {
+        seen += atomic_load_explicit(&metrics->histograms[id].buckets[b], memory_order_relaxed);
+        if (b < DI_HISTOGRAM_BUCKETS)
+            di_text_printf(out, "%s_bucket{le=\"%.9g\"} %llu\n", row->name, bound, (unsigned long long)seen);
+        else
+            di_text_printf(out, "%s_bucket{le=\"+Inf\"} %llu\n", row->name, (unsigned long long)seen);
+    }
+    uint64_t sum = atomic_load_explicit(&metrics->histograms[id].sum, memory_order_relaxed);
+    di_text_printf(out, "%s_sum %.9g\n%s_count %llu\n", row->name, (double)sum * row->first / SUM_UNITS, row->name,
+                   (unsigned long long)seen);
+}
+
+void di_metrics_write_prometheus(const di_metrics *metrics, di_text *out) {
+    for (int i = 0; i < DI_COUNTER_COUNT; i++) {
+        write_head(out, &counter_rows[i], "counter");
+        di_text_printf(out, "%s %llu\n", counter_rows[i].name, (unsigned long long)di_counter(metrics, i));
+    }
+    for (int i = 0; i < DI_GAUGE_COUNT; i++) {
+        write_head(out, &gauge_rows[i], "gauge");
+        di_text_printf(out, "%s %lld\n", gauge_rows[i].name,
+                       (long long)atomic_load_explicit(&metrics->gauges[i], memory_order_relaxed));
+    }
+    for (int i = 0; i < DI_HISTOGRAM_COUNT; i++) write_histogram(metrics, i, out);
+}

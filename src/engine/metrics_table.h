@@ -1,0 +1,42 @@
+/* metrics_table.h - rows of the metrics registry; included several times, see metrics.h. Seconds unless the name says
+ * otherwise. DI_COUNTER(id, name, help), DI_GAUGE(id, name, help), DI_HISTOGRAM(id, name, first bucket, help) */
+/* clang-format off */
+DI_COUNTER(REQUESTS_SUBMITTED, "deepinfer_requests_submitted_total", "requests accepted into the queue")
+DI_COUNTER(REQUESTS_REFUSED,   "deepinfer_requests_refused_total",   "requests refused because the queue was full")
+DI_COUNTER(REQUESTS_FINISHED,  "deepinfer_requests_finished_total",  "requests that ended, for whatever reason")
+DI_COUNTER(REQUESTS_FAILED,    "deepinfer_requests_failed_total",    "requests that ended with an error")
+DI_COUNTER(CANCELS,            "deepinfer_cancels_total",            "requests cancelled by their caller")
+DI_COUNTER(DEADLINES,          "deepinfer_deadlines_total",          "requests ended by their deadline")
+DI_COUNTER(NUMERIC_FAULTS,     "deepinfer_numeric_faults_total",     "requests ended by NaN or infinity in their logits")
+DI_COUNTER(PROMPT_TOKENS,      "deepinfer_prompt_tokens_total",      "prompt tokens of admitted requests")
+DI_COUNTER(COMPUTED_ROWS,      "deepinfer_computed_rows_total",      "rows that went through the model and were committed")
+DI_COUNTER(OUTPUT_TOKENS,      "deepinfer_output_tokens_total",      "tokens produced")
+DI_COUNTER(CACHED_TOKENS_RAM,  "deepinfer_cached_tokens_ram_total",  "prompt tokens taken from the prefix cache in memory")
+DI_COUNTER(CACHE_LOOKUPS,      "deepinfer_cache_lookups_total",      "prompts looked up in the prefix cache")
+DI_COUNTER(CACHE_HITS,         "deepinfer_cache_hits_total",         "prompts that found something")
+DI_COUNTER(PREEMPTIONS,        "deepinfer_preemptions_total",        "requests that gave up their state for another")
+DI_COUNTER(SWAPPED_BYTES,      "deepinfer_swapped_bytes_total",      "bytes of state objects swapped out")
+DI_COUNTER(RECOMPUTES,         "deepinfer_recomputes_total",         "preempted sequences computed again because the swap space was full")
+DI_COUNTER(STEPS,              "deepinfer_steps_total",              "steps run")
+DI_COUNTER(STALLS,             "deepinfer_step_stalls_total",        "steps that took longer than --stall-ms")
+DI_COUNTER(LIMITS,             "deepinfer_limit_refusals_total",     "requests refused by a named limit")
+DI_GAUGE(QUEUE,                "deepinfer_queue_requests",           "requests waiting")
+DI_GAUGE(RUNNING,              "deepinfer_running_sequences",        "sequences that hold state")
+DI_GAUGE(SWAPPED,              "deepinfer_swapped_requests",         "requests that wait with their state swapped out")
+DI_GAUGE(PAGES_USED,           "deepinfer_pages_used",               "state pages in use")
+DI_GAUGE(PAGES_CACHE,          "deepinfer_pages_cache",              "state pages held by the prefix cache")
+DI_GAUGE(CACHE_BYTES,          "deepinfer_cache_bytes",              "bytes held by the prefix cache")
+DI_GAUGE(SWAP_BYTES,           "deepinfer_swap_bytes",               "bytes of swapped state held now")
+DI_HISTOGRAM(QUEUE_TIME,       "deepinfer_queue_seconds",            0.0001, "submission to admission")
+DI_HISTOGRAM(PREFILL_TIME,     "deepinfer_prefill_seconds",          0.0001, "admission to the end of the prompt")
+DI_HISTOGRAM(FIRST_TOKEN,      "deepinfer_first_token_seconds",      0.0001, "submission to the first token")
+DI_HISTOGRAM(TOKEN_GAP,        "deepinfer_token_gap_seconds",        0.0001, "between two tokens of a sequence")
+DI_HISTOGRAM(REQUEST_TIME,     "deepinfer_request_seconds",          0.001,  "submission to the end")
+DI_HISTOGRAM(STEP_PLAN,        "deepinfer_step_plan_seconds",        0.000001, "planning of a step while no step runs")
+DI_HISTOGRAM(STEP_COMPUTE,     "deepinfer_step_compute_seconds",     0.0001, "forward pass and sampling of a step")
+DI_HISTOGRAM(STEP_COMMIT,      "deepinfer_step_commit_seconds",      0.000001, "commit of a step")
+DI_HISTOGRAM(STEP_ROWS,        "deepinfer_step_rows",                1, "rows of a step")
+/* clang-format on */
+#undef DI_COUNTER
+#undef DI_GAUGE
+#undef DI_HISTOGRAM

@@ -1,0 +1,391 @@
+/* step.c - what a step holds, and what it made true: decode rows first, then prompt rows within the budget. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+
+/* ---------------------------------------------------------------- items to sample */
+
+static di_batch *batch_of(di_engine *engine) {
+    return &engine->batches[engine->batch];
+}
+
+/* Room for the lists of best ids; grows while requests with more of them come. */
+static bool widen_top(di_batch *batch, uint32_t top) {
+    if (top > batch->top_stride) batch->top_stride = top;
+    uint64_t need = (uint64_t)batch->capacity * batch->top_stride;
+    if (need <= batch->top_capacity) return true;
+    di_sample_top *grown = realloc(batch->top, need * sizeof *grown);
+    if (!grown) return false;
+    batch->top = grown;
+    batch->top_capacity = need;
+    return true;
+}
+
+/* Items that report the log-probability of the prompt token after each of `count` rows from position `done` on. */
+static void add_prompt_items(di_engine *engine, di_sequence *s, uint32_t done, uint32_t count) {
+    const di_request *request = s->request;
+    di_batch *batch = batch_of(engine);
+    for (uint32_t i = 0; i < count && done + i + 1 < request->prompt_count; i++) {
+        batch->items[batch->count++] = (di_sample_item){
+            .logits_row = s->logits_row + i,
+            .position = done + i + 1,
+            .temperature = 0,
+            .top_p = 1,
+            .repetition_penalty = 1,
+            .forced = request->prompt[done + i + 1],
+            .logprobs = request->sampling.prompt_logprobs,
+        };
+        s->prompt_items++;
+    }
+}
+
+static void add_choice(di_engine *engine, di_sequence *s, uint32_t logits_row) {
+    di_batch *batch = batch_of(engine);
+    s->choice_item = batch->count;
+    di_sampler_next(s->sampler, logits_row, s->ids_count, &batch->items[batch->count++]);
+}
+
+/* ---------------------------------------------------------------- rows */
+
+/* First prompt position that the decoder half sees in compact mode. */
+static uint32_t compact_from(const di_engine *engine, const di_request *request) {
+    return request->prompt_count > engine->keep ? request->prompt_count - engine->keep : 0;
+}
+
+static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t logits_from) {
+    uint32_t done = (uint32_t)di_state_length(s->state), prompt = s->request->prompt_count;
+    di_error error = {0};
+    uint32_t missing = di_state_pages_missing(s->state, done + count);
+    if (missing && !di_make_room(engine, s, missing)) return false;
+    if (di_state_reserve(s->state, done + count, &error) != DI_OK) return false;
+    di_step_entry entry = {
+        .state = *di_state_get_view(s->state),
+        .tokens = s->ids + done,
+        .count = count,
+        .logits_from = logits_from,
+        .replay_from = -1,
+    };
+    if (engine->compact && !s->request->score && done < prompt) {
+        /* The decoder half sees the last `keep` positions of the prompt only, all of them in its last chunk. */
+        if (done + count < prompt)
+            entry.decoder_from = UINT32_MAX;
+        else
+            entry.replay_from = (int32_t)compact_from(engine, s->request);
+    }
+    if (di_step_add(engine->step, &entry, &s->step_index, &s->logits_row, &error) != DI_OK) return false;
+    s->rows = count;
+    s->in_step = true;
+    s->prompt_items = 0;
+    s->first_item = batch_of(engine)->count;
+    engine->planned[engine->planned_count++] = s;
+    return true;
+}
+
+static bool may_run(di_request *request) {
+    if (request->state != DI_REQUEST_PREFILL && request->state != DI_REQUEST_DECODE) return false;
+    if (request->score) return atomic_load_explicit(&request->window_free, memory_order_acquire);
+    if (di_events_waiting(&request->events) < DI_EVENT_LIMIT) return true;
+    atomic_store_explicit(&request->throttled, true, memory_order_release);
+    /* The reader may have caught up before it could see the flag. */
+    return di_events_waiting(&request->events) < DI_EVENT_LIMIT;
+}
+
+static uint32_t top_wanted(const di_request *request) {
+    int32_t top = request->sampling.logprobs;
+    if (request->sampling.prompt_logprobs > top) top = request->sampling.prompt_logprobs;
+    return top > 0 ? (uint32_t)top : 0;
+}
+
+static bool is_decoding(const di_sequence *s) {
+    return s->state && !s->done && s->choose && (uint32_t)di_state_length(s->state) + 1 == s->goal &&
+           s->goal > s->request->prompt_count;
+}
+
+static void plan_decode(di_engine *engine) {
+    uint32_t count = engine->running.count;
+    for (uint32_t j = 0; j < count && engine->running.count; j++) {
+        di_request *request = engine->running.items[(engine->turn + j) % engine->running.count];
+        if (!may_run(request) || !request->prompt_done || !widen_top(batch_of(engine), top_wanted(request))) continue;
+        for (int32_t i = 0; i < request->sampling.n; i++) {
+            di_sequence *s = &request->sequences[i];
+            if (!is_decoding(s) || s->in_step || di_step_rows(engine->step) == engine->max_rows) continue;
+            if (!add_rows(engine, s, 1, 0)) continue;
+            add_choice(engine, s, s->logits_row);
+            engine->load.decode_rows++;
+        }
+    }
+}
+
+/* Rows of one chunk: cut to the budget, to the rows of logits that are left, and at the prompt's end. */
+static uint32_t chunk_of(const di_engine *engine, const di_sequence *s, uint32_t budget, bool all_logits) {
+    uint32_t done = (uint32_t)di_state_length(s->state), count = s->goal - done, prompt = s->request->prompt_count;
+    uint32_t logits_left = engine->max_logits - di_step_logits_count(engine->step);
+    if (count > budget) count = budget;
+    if (count > engine->chunk) count = engine->chunk;
+    if (all_logits && count > logits_left) count = logits_left;
+    if (done < prompt && count > prompt - done) count = prompt - done;
+    return count;
+}
+
+static bool plan_chunk(di_engine *engine, di_sequence *s, uint32_t *budget) {
+    di_request *request = s->request;
+    bool all_logits = request->score || (request->sampling.prompt_logprobs >= 0 && !request->prompt_done);
+    uint32_t count = chunk_of(engine, s, *budget, all_logits);
+    uint32_t rows_left = engine->max_rows - di_step_rows(engine->step);
+    if (count > rows_left) count = rows_left;
+    if (!count) return false;
+    uint32_t done = (uint32_t)di_state_length(s->state);
+    bool chooses = s->choose && done + count == s->goal;
+    if (chooses && !all_logits && di_step_logits_count(engine->step) == engine->max_logits) return false;
+    if (!widen_top(batch_of(engine), top_wanted(request))) return false;
+    if (!add_rows(engine, s, count, all_logits ? 0 : chooses ? count - 1 : count)) return false;
+    if (all_logits && !request->score) add_prompt_items(engine, s, done, count);
+    if (chooses) {
+        uint32_t row = s->logits_row + (all_logits ? count - 1 : 0);
+        if (request->prompt_done)
+            add_choice(engine, s, row);
+        else /* the prompt's last row serves all samples */
+            for (int32_t i = 0; i < request->sampling.n; i++) add_choice(engine, &request->sequences[i], row);
+    }
+    engine->load.prompt_context += (double)count * (done + count / 2.0);
+    engine->load.prompt_rows += count;
+    *budget -= count < *budget ? count : *budget;
+    return true;
+}
+
+static int by_order(const void *a, const void *b) {
+    const di_request *x = *(di_request *const *)a, *y = *(di_request *const *)b;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+static void plan_prompts(di_engine *engine) {
+    double context = 0;
+    uint32_t waiting = 0;
+    for (uint32_t i = 0; i < engine->running.count; i++) {
+        const di_request *request = engine->running.items[i];
+        if (request->state != DI_REQUEST_PREFILL) continue;
+        waiting++;
+        context += request->prompt_count / 2.0;
+    }
+    if (!waiting) return;
+    double gap = di_step_model_gap(&engine->step_model, engine->max_gap_ms);
+    uint32_t budget = di_step_model_budget(&engine->step_model, engine->load.decode_rows, context / waiting, gap,
+                                           engine->max_rows - di_step_rows(engine->step));
+    if (waiting > 1) {
+        di_order_all(engine, &engine->running);
+        qsort(engine->running.items, engine->running.count, sizeof *engine->running.items, by_order);
+    }
+    /* Preempting for pages changes the list: look at each place again until the budget is used. */
+    for (uint32_t i = 0; i < engine->running.count && budget; i++) {
+        di_request *request = engine->running.items[i];
+        if (request->state != DI_REQUEST_PREFILL || !may_run(request)) continue;
+        for (int32_t j = 0; j < request->sampling.n && budget; j++) {
+            di_sequence *s = &request->sequences[j];
+            if (!s->state || s->done || s->in_step || (uint32_t)di_state_length(s->state) >= s->goal) continue;
+            if (is_decoding(s) && request->prompt_done) continue;
+            plan_chunk(engine, s, &budget);
+        }
+    }
+}
+
+bool di_plan_step(di_engine *engine) {
+    engine->batch ^= 1;
+    di_batch *batch = batch_of(engine);
+    batch->count = 0;
+    engine->planned_count = 0;
+    engine->load = (di_step_load){0};
+    di_step_clear(engine->step);
+    plan_decode(engine);
+    plan_prompts(engine);
+    engine->turn++;
+    if (!engine->planned_count) {
+        engine->batch ^= 1; /* what the other one holds is not delivered yet */
+        return false;
+    }
+    if (engine->load.prompt_rows) engine->load.prompt_context /= engine->load.prompt_rows;
+    engine->job = (di_compute_job){.step = engine->step,
+                                   .sample = {.logits = di_step_logits(engine->step),
+                                              .vocabulary = engine->info.vocabulary,
+                                              .count = batch->count,
+                                              .items = batch->items,
+                                              .results = batch->results,
+                                              .top = batch->top,
+                                              .top_stride = batch->top_stride}};
+    return true;
+}
+
+/* ---------------------------------------------------------------- commit */
+
+static void commit_rows(di_engine *engine, di_sequence *s, uint32_t count) {
+    di_model_commit(engine->model, engine->step, s->step_index, count, di_state_get_view(s->state));
+}
+
+/* Commits prompt rows in stages, so that snapshots stand exactly where they are useful: at a branch point, at regular
+ * distances, and one before the prompt's end (the same prompt again finds all but its last token). */
+static void commit_prompt(di_engine *engine, di_sequence *s) {
+    const di_request *request = s->request;
+    uint32_t from = (uint32_t)di_state_length(s->state), to = from + s->rows, end = request->prompt_count;
+    bool publish = !request->score && s == &request->sequences[0];
+    uint32_t interval = engine->snapshot_interval;
+    uint32_t branch = request->hit.known < end - 1 ? request->hit.known : 0;
+    while (publish) {
+        uint32_t here = (uint32_t)di_state_length(s->state), next = to;
+        uint32_t regular = interval ? (here / interval + 1) * interval : UINT32_MAX;
+        if (regular < next) next = regular;
+        if (branch > here && branch < next) next = branch;
+        if (end - 1 > here && end - 1 < next) next = end - 1;
+        bool stands = next == regular || next == branch || next == end - 1;
+        if (next == to && !stands) break;
+        commit_rows(engine, s, next - from);
+        di_prefix_publish(engine->cache, request->tenant, s->ids, s->state);
+        if (next == to) return;
+    }
+    commit_rows(engine, s, s->rows);
+}
+
+static void fail_request(di_engine *engine, di_request *request, const di_error *error) {
+    if (error->status == DI_ERR_NUMERIC) di_count(&engine->metrics, DI_COUNT_NUMERIC_FAULTS, 1);
+    di_finish_request(engine, request, DI_FINISH_ERROR, error);
+}
+
+static bool results_ok(di_engine *engine, const di_sequence *s, uint32_t items, di_error *error) {
+    const di_batch *batch = batch_of(engine);
+    for (uint32_t i = s->first_item; i < s->first_item + items; i++)
+        if (batch->results[i].numeric_fault) {
+            di_fail(error, DI_ERR_NUMERIC, "logits",
+                    "the logits for position %lld hold NaN or infinity; the weights or the input are damaged",
+                    (long long)batch->items[i].position);
+            return false;
+        }
+    return true;
+}
+
+/* Takes the id that was chosen for a sequence; its text is delivered later. */
+static bool take_choice(di_engine *engine, di_sequence *s, di_error *error) {
+    const di_sample_result *result = &batch_of(engine)->results[s->choice_item];
+    if (result->token_id < 0) {
+        di_fail(error, DI_ERR_INVALID_ARGUMENT, "sampling_params",
+                "no token may be chosen at output %llu: min_tokens, first_n_token_no_eos and logit_bias exclude all",
+                (unsigned long long)di_sampler_produced(s->sampler));
+        return false;
+    }
+    s->choice.waiting = true;
+    s->choice.item = s->choice_item;
+    s->choice.token = result->token_id;
+    s->choice.position = s->ids_count;
+    s->choice.reason = di_sampler_commit(s->sampler, result, &s->choice.stop_token);
+    s->done = s->choice.reason != DI_FINISH_NONE;
+    s->ids[s->ids_count++] = result->token_id;
+    s->goal = s->ids_count;
+    s->choose = true;
+    engine->chosen[engine->chosen_count++] = s;
+    return true;
+}
+
+/* The other samples of the request start from the state that the first one reached. */
+static di_status share_prompt(di_engine *engine, di_request *request, di_error *error) {
+    di_status status = DI_OK;
+    for (int32_t i = 1; status == DI_OK && i < request->sampling.n; i++) {
+        di_sequence *s = &request->sequences[i];
+        if (!di_make_room(engine, s, 1))
+            status = di_fail(error, DI_ERR_LIMIT, "kv-ram", "no page is left for sample %d (--kv-ram)", i);
+        if (status == DI_OK)
+            status =
+                di_state_new(engine->pages, (uint32_t)(request->prompt_count + request->max_tokens), &s->state, error);
+        if (status == DI_OK) status = di_state_fork(request->sequences[0].state, s->state, error);
+    }
+    return status;
+}
+
+static di_status end_of_prompt(di_engine *engine, di_request *request, di_error *error) {
+    request->prompt_done = true;
+    request->prompt_done_ns = di_now_ns();
+    di_observe(&engine->metrics, DI_HISTOGRAM_PREFILL_TIME,
+               (double)(request->prompt_done_ns - request->admitted_ns) / 1e9);
+    if (!request->max_tokens) return DI_OK;
+    di_status status = share_prompt(engine, request, error);
+    for (int32_t i = 0; status == DI_OK && i < request->sampling.n; i++)
+        if (!take_choice(engine, &request->sequences[i], error)) status = error->status;
+    return status;
+}
+
+static di_status emit_prompt_rows(di_engine *engine, di_sequence *s, uint32_t done, di_error *error) {
+    di_request *request = s->request;
+    const di_batch *batch = batch_of(engine);
+    bool ok = done > 0 || di_emit_prompt_token(engine, request, batch, 0, UINT32_MAX);
+    for (uint32_t i = 0; ok && i < s->prompt_items; i++)
+        ok = di_emit_prompt_token(engine, request, batch, done + i + 1, s->first_item + i);
+    return ok ? DI_OK : di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the request's events");
+}
+
+static di_status commit_sequence(di_engine *engine, di_sequence *s, di_error *error) {
+    di_request *request = s->request;
+    uint32_t done = (uint32_t)di_state_length(s->state);
+    bool reaches = done + s->rows == s->goal, prompt_end = reaches && !request->prompt_done;
+    uint32_t choices = !reaches || !s->choose ? 0 : prompt_end ? (uint32_t)request->sampling.n : 1;
+    if (!results_ok(engine, s, s->prompt_items + choices, error)) return error->status;
+    if (request->prompt_done)
+        commit_rows(engine, s, s->rows);
+    else
+        commit_prompt(engine, s);
+    di_count(&engine->metrics, DI_COUNT_COMPUTED_ROWS, s->rows);
+    di_tenant_of(engine, request->tenant)->served += s->rows;
+    di_status status = DI_OK;
+    if (request->score)
+        status = di_score_rows(engine, request, done, s->rows, s->logits_row, error);
+    else if (request->sampling.prompt_logprobs >= 0 && !request->prompt_done)
+        status = emit_prompt_rows(engine, s, done, error);
+    if (status != DI_OK || !reaches) return status;
+    if (request->score) {
+        di_finish_request(engine, request, DI_FINISH_NONE, NULL);
+        return DI_OK;
+    }
+    if (prompt_end) return end_of_prompt(engine, request, error);
+    if (s->choose) return take_choice(engine, s, error) ? DI_OK : error->status;
+    s->goal = s->ids_count; /* a preempted sequence has caught up; its newest id is the next row */
+    s->choose = true;
+    return DI_OK;
+}
+
+/* PREFILL while a sequence has more to compute than its next row. */
+static void update_state(di_engine *engine, di_request *request) {
+    if (request->state != DI_REQUEST_PREFILL && request->state != DI_REQUEST_DECODE) return;
+    if (request->prompt_done && !request->max_tokens) {
+        di_finish_request(engine, request, DI_FINISH_LENGTH, NULL);
+        return;
+    }
+    bool behind = !request->prompt_done;
+    for (int32_t i = 0; i < request->sampling.n; i++) {
+        const di_sequence *s = &request->sequences[i];
+        behind |= request->prompt_done && !s->done && !is_decoding(s);
+    }
+    request->state = behind ? DI_REQUEST_PREFILL : DI_REQUEST_DECODE;
+}
+
+void di_commit_step(di_engine *engine) {
+    engine->chosen_count = 0;
+    for (uint32_t i = 0; i < engine->planned_count; i++) {
+        di_sequence *s = engine->planned[i];
+        di_request *request = s->request;
+        s->in_step = false;
+        if (s->doomed || request->state == DI_REQUEST_FINISHED || s->done) {
+            di_release_sequence(engine, s);
+            continue;
+        }
+        di_error error = {0};
+        di_status status = engine->job.status;
+        if (status != DI_OK)
+            error = engine->job.error;
+        else
+            status = commit_sequence(engine, s, &error);
+        if (status != DI_OK)
+            fail_request(engine, request, &error);
+        else
+            update_state(engine, request);
+    }
+    di_step_model_observe(&engine->step_model, &engine->load, (double)engine->job.compute_ns / 1e9);
+    di_count(&engine->metrics, DI_COUNT_STEPS, 1);
+    di_observe(&engine->metrics, DI_HISTOGRAM_STEP_COMPUTE, (double)engine->job.compute_ns / 1e9);
+    di_observe(&engine->metrics, DI_HISTOGRAM_STEP_ROWS, engine->load.decode_rows + engine->load.prompt_rows);
+}
