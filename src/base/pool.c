@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -33,6 +34,9 @@ enum {
      * core; one that ran there less than half a millisecond ago is passed over, so the first look is often too early.
      */
     CALLER_SLEEP_NS = 600000,
+    /* A worker offers its core this often, while it holds no tile: a neighbour that waits for the core then takes it
+     * here and not in the middle of a tile, where everybody would wait for the worker to come back. */
+    WORKER_YIELD_NS = 500000,
 };
 
 typedef struct worker {
@@ -128,10 +132,16 @@ static void *worker_main(void *argument) {
     atomic_fetch_add(&pool->started, 1);
     futex_wake(&pool->started, 1);
     uint32_t seen = 0;
+    int64_t last_yield_ns = di_now_ns();
     for (;;) {
         seen = wait_for_run(pool, seen);
         if (atomic_load(&pool->stop)) return NULL;
         work_tiles(pool, self->index);
+        int64_t now = di_now_ns();
+        if (now - last_yield_ns > WORKER_YIELD_NS) {
+            sched_yield();
+            last_yield_ns = now;
+        }
     }
 }
 
