@@ -150,6 +150,7 @@ class OnATerminal(Case):
         terminal.wait_for("> ")
         terminal.type("\x1b[A\r")  # the line before, from the history
         terminal.wait_for("no command /café 日本")
+        terminal.wait_for("> ")
         terminal.type("\x04")
         self.assertEqual(terminal.end(), 0)
 
