@@ -41,7 +41,7 @@ static void test_rows(void **state) {
         bool may_be_unset = rows[i].type == DI_CONFIG_TYPE_STRING || rows[i].type == DI_CONFIG_TYPE_UINT64 ||
                             rows[i].type == DI_CONFIG_TYPE_CHOICE;
         if (rows[i].value[0] || !may_be_unset) set(config, rows[i].name, rows[i].value);
-        assert_true(strlen(rows[i].help) > 5 && strlen(rows[i].help) < 90);
+        assert_true(strlen(rows[i].help) > 5);
         for (size_t j = 0; j < i; j++) assert_string_not_equal(rows[i].name, rows[j].name);
     }
     di_config_free(config);
