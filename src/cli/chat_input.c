@@ -57,6 +57,8 @@ static int read_key(EditLine *editor, wchar_t *key) {
             if (got < 0 && errno == EINTR) continue;
             if (got <= 0) return (int)got;
         }
+        /* A Ctrl-D that came before the terminal was switched to keys arrives as a zero byte. */
+        if (!byte) byte = KEY_END;
         if (byte == KEY_INTERRUPT) {
             *key = interrupt(editor, input);
             return 1;

@@ -18,8 +18,10 @@ TIMINGS = {"queue_ms", "prefill_ms", "first_token_ms", "total_ms"}
 
 
 def essence(line):
-    """What must not depend on how it was run; a seed that is not given is drawn."""
-    return json.dumps({k: v for k, v in line.items() if k not in ("timings", "fingerprint", "seed")}, sort_keys=True)
+    """What must not depend on how it was run. A seed that is not given is drawn; what a cache holds depends on timing."""
+    kept = {k: v for k, v in line.items() if k not in ("timings", "fingerprint", "seed")}
+    kept["usage"] = {k: v for k, v in line["usage"].items() if k != "cached_tokens"}
+    return json.dumps(kept, sort_keys=True)
 
 
 class Text(Case):
