@@ -14,7 +14,9 @@ typedef struct di_compute di_compute;
 
 typedef struct di_compute_job {
     di_step *step;
-    di_sample_args sample; /* count 0: nothing to sample */
+    di_sample_args sample;      /* count 0: nothing to sample */
+    void (*inspect)(void *arg); /* NULL, or called between the two */
+    void *inspect_arg;
     /* results */
     di_status status;
     di_error error;

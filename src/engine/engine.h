@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/model_config.h"
+#include "engine/metrics.h"
 #include "tokenizer/tokenizer.h"
 
 /* Folder of the model to use: `model` if not NULL, else the option "model" (DEEPINFER_MODEL), else models/tiny beside
@@ -35,6 +36,19 @@ uint32_t di_engine_queue_limit(const di_engine *engine);   /* requests waiting b
 uint32_t di_engine_max_sequences(const di_engine *engine); /* sequences that hold state at once */
 /* Said by the backend at opening (a faster variant that failed its self-test); "" if nothing. */
 const char *di_engine_note(const di_engine *engine);
+
+const di_metrics *di_engine_metrics(const di_engine *engine);
+
+/* ------------------------------------------------------------------------------------------- watching logits */
+
+/* A row of logits of the step being computed, before anything is sampled from it: of the request `id` ("" if it has
+ * none, "score" for a scored text), for the token at `position` of `sample`; the row that gives the first token of all
+ * samples counts as sample 0. May change the row and return true; sampling then sees it changed. Compute thread. */
+typedef bool (*di_logits_watch)(void *arg, const char *id, int32_t sample, uint32_t position, float *logits);
+
+/* For the determinism matrix; once, before the first request. poison: what a step's memory holds before the step is
+ * NaN. */
+di_status di_engine_watch(di_engine *engine, di_logits_watch watch, void *arg, bool poison, di_error *error);
 
 /* ------------------------------------------------------------------------------------------- memory plan */
 

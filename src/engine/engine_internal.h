@@ -213,6 +213,12 @@ struct di_engine {
     uint32_t turn;         /* steps planned; rotates who goes first when not all fit */
     di_logprob *top_out;   /* [DI_SAMPLING_MAX_LOGPROBS] */
     di_text text, scratch; /* of the event being built; of the token */
+
+    /* watch.c; fixed before the first request */
+    di_logits_watch watch; /* NULL: nobody watches */
+    void *watch_arg;
+    float *watched_row; /* [vocabulary] */
+    bool poison;
 };
 
 /* ---- hub.c */
@@ -263,6 +269,10 @@ void di_order_all(di_engine *engine, di_request_list *list);
 /* Builds the next step. False when there is nothing to compute. */
 bool di_plan_step(di_engine *engine);
 void di_commit_step(di_engine *engine);
+
+/* ---- watch.c */
+/* Makes the job of the planned step show its logits to whoever watches. */
+void di_prepare_watch(di_engine *engine);
 
 /* ---- emit.c */
 void di_emit_prompt(di_request *request);

@@ -346,6 +346,7 @@ void di_close(di_engine *engine) {
     free(engine->planned);
     free((void *)engine->chosen);
     free(engine->top_out);
+    free(engine->watched_row);
     free(engine->fingerprint);
     free(engine->path);
     free(engine);

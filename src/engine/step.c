@@ -196,6 +196,7 @@ bool di_plan_step(di_engine *engine) {
     engine->planned_count = 0;
     engine->load = (di_step_load){0};
     di_step_clear(engine->step);
+    if (engine->poison) di_step_poison(engine->step);
     plan_decode(engine);
     plan_prompts(engine);
     engine->turn++;
@@ -212,6 +213,7 @@ bool di_plan_step(di_engine *engine) {
                                               .results = batch->results,
                                               .top = batch->top,
                                               .top_stride = batch->top_stride}};
+    di_prepare_watch(engine);
     return true;
 }
 

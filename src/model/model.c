@@ -106,6 +106,11 @@ void di_step_clear(di_step *step) {
     step->submitted = false;
 }
 
+void di_step_poison(di_step *step) {
+    di_backend *backend = step->model->backend;
+    backend->ops->fill(backend, step->memory, 0xFF, step->memory_bytes);
+}
+
 /* First row of the entry that runs the decoder half. */
 static uint32_t decoder_start(const di_step_entry *e) {
     if (e->replay_from < 0) return e->decoder_from < e->count ? e->decoder_from : e->count;

@@ -90,6 +90,9 @@ uint64_t di_step_bytes(const di_model_config *config, const di_model_options *op
                        uint32_t max_logits); /* for the memory plan */
 
 void di_step_clear(di_step *step);
+/* For tests: fills the step's device memory with bytes that are NaN in every format, so that whatever reads a row that
+ * is not of this step shows. */
+void di_step_poison(di_step *step);
 
 typedef struct di_step_entry {
     di_state_view state;   /* copied; what it points to must stay until commit */

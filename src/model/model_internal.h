@@ -56,6 +56,8 @@ struct di_step {
     uint32_t *logits_rows;  /* [max_logits] index into the decoder list */
     uint32_t logits_count;
     di_buffer logits; /* f32 [max_logits][V] */
+    di_buffer memory; /* [memory_bytes] everything that the step computes in */
+    uint64_t memory_bytes;
     bool submitted;
 };
 

@@ -89,6 +89,8 @@ di_status v41_step_new(di_model *model, di_step **step, uint32_t max_rows, uint3
         return status;
     }
     place(c, &n, s);
+    s->base.memory = (di_buffer){s->block, 0};
+    s->base.memory_bytes = s->bytes;
     *step = &s->base;
     return DI_OK;
 }
