@@ -40,12 +40,17 @@ struct di_prefix_cache {
     size_t bucket_count;
     node *roots;
     snapshot *newest, *oldest;
+    di_disk *disk;
     di_prefix_counters counters;
 };
 
 const char *di_miss_name(di_miss_reason reason) {
     static const char *const names[] = {"none", "empty", "diverged", "end", "snapshot", "disabled"};
     return names[reason];
+}
+
+static bool is_compact(const di_prefix_cache *c) {
+    return strchr(di_model_profile(c->model), '+') != NULL;
 }
 
 /* ---------------------------------------------------------------- nodes */
@@ -340,11 +345,11 @@ static bool fill_snapshot(di_prefix_cache *c, snapshot *s, const int32_t *ids, d
     di_copy_args copy = {.from = view->rolling, .to = {s->rolling, 0}, .bytes = c->rolling_bytes, .count = 1};
     backend->ops->copy(backend, &copy);
     /* Compact: decoder windows never enter; nothing below H may be read in the decoder half. */
-    s->decoder_low = strchr(di_model_profile(c->model), '+') ? (int32_t)s->position : view->decoder_low;
+    s->decoder_low = is_compact(c) ? (int32_t)s->position : view->decoder_low;
     return true;
 }
 
-void di_prefix_publish(di_prefix_cache *c, uint64_t salt, const int32_t *ids, di_state *state) {
+static void publish_in_memory(di_prefix_cache *c, uint64_t salt, const int32_t *ids, di_state *state) {
     uint32_t position = (uint32_t)di_state_length(state), tail = position % c->page_tokens;
     uint64_t need = c->rolling_bytes + (tail ? c->page_bytes : 0);
     if (!position || !fits(c, need)) return;
@@ -373,6 +378,55 @@ void di_prefix_publish(di_prefix_cache *c, uint64_t salt, const int32_t *ids, di
     }
     at->references--;
     drop_unused(c, at);
+}
+
+/* ---------------------------------------------------------------- the disk tier */
+
+static void publish_on_disk(di_prefix_cache *c, uint64_t salt, const int32_t *ids, di_state *state) {
+    uint32_t position = (uint32_t)di_state_length(state), blocks = position / c->page_tokens;
+    uint64_t key = di_disk_root(salt);
+    for (uint32_t b = 0; b < blocks; b++) {
+        const int32_t *block = ids + (size_t)b * c->page_tokens;
+        key = di_disk_next(key, block, c->page_tokens);
+        if (di_disk_has_block(c->disk, key)) continue;
+        di_text payload = {0};
+        di_state_write_block(state, b, &payload);
+        di_disk_save_block(c->disk, key, block, &payload);
+    }
+    const int32_t *tail = ids + (size_t)blocks * c->page_tokens;
+    if (di_disk_has_snapshot(c->disk, key, position, di_disk_tail(tail, position % c->page_tokens))) return;
+    int32_t low = is_compact(c) ? (int32_t)position : di_state_get_view(state)->decoder_low;
+    di_text payload = {0};
+    di_state_write_rest(state, low, &payload);
+    di_disk_save_snapshot(c->disk, key, position, low, tail, &payload);
+}
+
+void di_prefix_publish(di_prefix_cache *c, uint64_t salt, const int32_t *ids, di_state *state) {
+    if (!di_state_length(state)) return;
+    publish_in_memory(c, salt, ids, state);
+    if (c->disk) publish_on_disk(c, salt, ids, state);
+}
+
+void di_prefix_set_disk(di_prefix_cache *c, di_disk *disk) {
+    c->disk = disk;
+}
+
+bool di_prefix_adopt(di_prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t position, const di_disk_load *load,
+                     di_state *state) {
+    size_t length;
+    int32_t low;
+    const char *rest = di_disk_load_snapshot(load, &length, &low);
+    if (!di_prefix_make_room(c, position / c->page_tokens + 2) || low < 0 || (uint32_t)low > position) return false;
+    bool ok = di_state_begin(state, position, low, NULL) == DI_OK && di_state_read_rest(state, rest, length);
+    for (uint32_t b = 0; ok && b < position / c->page_tokens; b++) {
+        const char *block = di_disk_load_block(load, b, &length);
+        ok = di_state_read_block(state, b, block, length);
+    }
+    if (!ok)
+        di_state_reset(state);
+    else
+        publish_in_memory(c, salt, ids, state);
+    return ok;
 }
 
 /* ---------------------------------------------------------------- room and life */

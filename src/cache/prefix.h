@@ -18,6 +18,7 @@
 #ifndef DI_CACHE_PREFIX_H
 #define DI_CACHE_PREFIX_H
 
+#include "cache/disk.h"
 #include "cache/pages.h"
 #include "cache/state.h"
 
@@ -61,6 +62,13 @@ void di_prefix_publish(di_prefix_cache *cache, uint64_t salt, const int32_t *ids
 
 /* Gives back pages until `pages` of the pool are free or nothing is left to evict. */
 bool di_prefix_make_room(di_prefix_cache *cache, uint32_t pages);
+
+/* With a disk tier, what is published goes there too. NULL: none. */
+void di_prefix_set_disk(di_prefix_cache *cache, di_disk *disk);
+/* Restores a load that succeeded (snapshot at `position` of ids, blocks from 0 on) into the fresh `state` and into the
+ * tree. False: wrong sizes or no pages; the state is then fresh again. */
+bool di_prefix_adopt(di_prefix_cache *cache, uint64_t salt, const int32_t *ids, uint32_t position,
+                     const di_disk_load *load, di_state *state);
 
 void di_prefix_clear(di_prefix_cache *cache);
 const di_prefix_counters *di_prefix_get_counters(const di_prefix_cache *cache);

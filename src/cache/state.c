@@ -301,3 +301,90 @@ di_status di_state_restore(di_state *state, const char *bytes, size_t length, di
     if (status) di_state_reset(state);
     return status;
 }
+
+/* ---------------------------------------------------------------- in pieces */
+
+/* Entries of a paged part in page `index` up to position H, and their bytes. */
+static uint64_t page_entries(const di_state *state, const di_state_part *part, uint32_t index) {
+    uint64_t page_tokens = di_model_layout(state->model)->page_tokens, from = index * page_tokens;
+    uint64_t here = (uint64_t)state->view.committed - from;
+    return (here < page_tokens ? here : page_tokens) / part->tokens_per_entry;
+}
+
+static char *room(di_text *out, uint64_t bytes) {
+    static const char zero[256];
+    size_t at = out->length;
+    for (uint64_t left = bytes; left;) {
+        size_t piece = left < sizeof zero ? (size_t)left : sizeof zero;
+        di_text_append(out, zero, piece);
+        left -= piece;
+    }
+    return out->failed ? NULL : out->data + at;
+}
+
+void di_state_write_block(const di_state *state, uint32_t index, di_text *out) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    di_backend *backend = backend_of(state);
+    for (uint32_t p = 0; p < layout->part_count; p++) {
+        const di_state_part *part = &layout->parts[p];
+        if (part->kind != DI_PART_PAGED) continue;
+        uint64_t bytes = page_entries(state, part, index) * part->entry_bytes;
+        char *to = room(out, bytes);
+        if (to && bytes) backend->ops->read(backend, to, di_buffer_at(state->buffers[index], part->offset), bytes);
+    }
+}
+
+void di_state_write_rest(const di_state *state, int32_t decoder_low, di_text *out) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    di_state view = *state; /* the same memory seen with another limit of the decoder rings */
+    view.view.decoder_low = decoder_low;
+    for (uint32_t p = 0; p < layout->part_count; p++)
+        if (layout->parts[p].kind != DI_PART_PAGED) write_part(&view, &layout->parts[p], out);
+    if ((uint32_t)state->view.committed % layout->page_tokens)
+        di_state_write_block(state, (uint32_t)state->view.committed / layout->page_tokens, out);
+}
+
+di_status di_state_begin(di_state *state, uint32_t position, int32_t decoder_low, di_error *error) {
+    di_state_reset(state);
+    di_status status = di_state_reserve(state, position, error);
+    if (status) return status;
+    state->view.committed = (int32_t)position;
+    state->view.decoder_low = decoder_low;
+    return DI_OK;
+}
+
+bool di_state_read_block(di_state *state, uint32_t index, const char *bytes, size_t length) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    di_backend *backend = backend_of(state);
+    size_t at = 0;
+    for (uint32_t p = 0; p < layout->part_count; p++) {
+        const di_state_part *part = &layout->parts[p];
+        if (part->kind != DI_PART_PAGED) continue;
+        uint64_t size = page_entries(state, part, index) * part->entry_bytes;
+        if (length - at < size) return false;
+        if (size) backend->ops->write(backend, di_buffer_at(state->buffers[index], part->offset), bytes + at, size);
+        at += size;
+    }
+    return at == length;
+}
+
+bool di_state_read_rest(di_state *state, const char *bytes, size_t length) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    di_backend *backend = backend_of(state);
+    size_t at = 0;
+    for (uint32_t p = 0; p < layout->part_count; p++) {
+        const di_state_part *part = &layout->parts[p];
+        if (part->kind == DI_PART_PAGED) continue;
+        uint64_t size = (uint64_t)part->slots * part->entry_bytes;
+        if (length - at < 8 || get_u64(bytes + at) != size || length - at - 8 < size) return false;
+        at += 8;
+        for (uint64_t i = 0; i < part->slots; i++) {
+            di_buffer to;
+            if (locate(state, part, i, &to))
+                backend->ops->write(backend, to, bytes + at + i * part->entry_bytes, part->entry_bytes);
+        }
+        at += size;
+    }
+    if (!((uint32_t)state->view.committed % layout->page_tokens)) return at == length;
+    return di_state_read_block(state, (uint32_t)state->view.committed / layout->page_tokens, bytes + at, length - at);
+}

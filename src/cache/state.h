@@ -46,6 +46,16 @@ di_page *di_state_page(di_state *state, uint32_t index); /* borrowed */
 /* Makes the fresh state `to` a copy of `from` that shares its complete pages. */
 di_status di_state_fork(di_state *from, di_state *to, di_error *error);
 
+/* The serialised form in pieces, for the disk tier: one complete page (every paged part's entries), and the rest at
+ * position H (ring and open parts, then the paged entries of the unfinished page). decoder_low: what the decoder rings
+ * hold; H for none. Reading needs the state's length set by di_state_begin and checks sizes; false if they differ. */
+void di_state_write_block(const di_state *state, uint32_t index, di_text *out);
+void di_state_write_rest(const di_state *state, int32_t decoder_low, di_text *out);
+/* A fresh state becomes one of `position` positions with pages of its own, contents still to be read. */
+di_status di_state_begin(di_state *state, uint32_t position, int32_t decoder_low, di_error *error);
+bool di_state_read_block(di_state *state, uint32_t index, const char *bytes, size_t length);
+bool di_state_read_rest(di_state *state, const char *bytes, size_t length);
+
 di_status di_state_serialise(const di_state *state, di_text *out, di_error *error);
 /* Refuses another profile, other weights, wrong sizes or checksums. The state's previous content is lost. */
 di_status di_state_restore(di_state *state, const char *bytes, size_t length, di_error *error);

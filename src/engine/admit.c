@@ -158,6 +158,53 @@ static di_status start_state(di_engine *engine, di_sequence *sequence, di_prefix
     return DI_OK;
 }
 
+/* A shorter gain from the disk is not worth the wait. */
+enum { LEAST_RESTORED = 32 };
+
+/* Starts reading when the disk tier reaches further than memory. */
+static void start_restore(di_engine *engine, di_sequence *sequence) {
+    di_request *request = sequence->request;
+    if (!engine->disk || request->score || request->sampling.prompt_logprobs >= 0) return;
+    uint32_t here = (uint32_t)di_state_length(sequence->state);
+    uint32_t there = di_disk_find(engine->disk, request->tenant, sequence->ids, sequence->goal, here);
+    if (there < here + LEAST_RESTORED) return;
+    sequence->load = di_disk_load_start(engine->disk, request->tenant, sequence->ids, there, 0);
+    sequence->load_position = there;
+    if (!sequence->load) return;
+    request->state = DI_REQUEST_RESTORING;
+    request->restore_until_ns = di_now_ns() + engine->restore_ms * 1000000;
+}
+
+static void finish_restore(di_engine *engine, di_sequence *s, bool loaded) {
+    di_request *request = s->request;
+    if (loaded) {
+        di_state_reset(s->state);
+        loaded = di_prefix_adopt(engine->cache, request->tenant, s->ids, s->load_position, s->load, s->state);
+        if (!request->prompt_done) request->cached_tokens = loaded ? s->load_position : 0;
+        if (loaded) di_count(&engine->metrics, DI_COUNT_CACHED_TOKENS_DISK, s->load_position);
+    }
+    di_disk_load_free(s->load);
+    s->load = NULL;
+}
+
+void di_poll_restores(di_engine *engine) {
+    for (uint32_t i = 0; engine->disk && i < engine->running.count; i++) {
+        di_request *request = engine->running.items[i];
+        if (request->state != DI_REQUEST_RESTORING) continue;
+        bool late = di_now_ns() >= request->restore_until_ns, waiting = false;
+        for (int32_t j = 0; j < request->sampling.n; j++) {
+            di_sequence *s = &request->sequences[j];
+            if (!s->load) continue;
+            di_disk_result result = di_disk_load_poll(s->load);
+            if (result == DI_DISK_PENDING && !late)
+                waiting = true;
+            else
+                finish_restore(engine, s, result == DI_DISK_LOADED);
+        }
+        if (!waiting) request->state = DI_REQUEST_PREFILL;
+    }
+}
+
 static di_status start_request(di_engine *engine, di_request *request, di_error *error) {
     request->sequences = di_arena_zalloc(request->arena, (size_t)request->sampling.n * sizeof(di_sequence));
     if (!request->sequences) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the request");
@@ -167,6 +214,7 @@ static di_status start_request(di_engine *engine, di_request *request, di_error 
         status = make_sequence(engine, request, i, error);
     if (status == DI_OK) status = start_state(engine, &request->sequences[0], &request->hit, error);
     request->cached_tokens = request->hit.cached;
+    if (status == DI_OK) start_restore(engine, &request->sequences[0]);
     return status;
 }
 
@@ -187,6 +235,9 @@ static void swap_out(di_engine *engine, uint32_t index) {
         } else {
             di_text_free(&s->swapped);
             di_count(&engine->metrics, DI_COUNT_RECOMPUTES, 1);
+            /* What is computed again starts from where the prefix cache or the disk tier still has it. */
+            if (s->ids && di_state_length(s->state) > 0 && engine->disk)
+                di_prefix_publish(engine->cache, request->tenant, s->ids, s->state);
         }
         di_state_free(s->state);
         s->state = NULL;
@@ -221,7 +272,9 @@ static int64_t find_victim(const di_engine *engine, const di_request *spared, in
     int64_t best = -1;
     for (uint32_t i = 0; i < engine->running.count; i++) {
         const di_request *r = engine->running.items[i];
-        if (r == spared || r->state == DI_REQUEST_FINISHED || r->score || in_step(r)) continue;
+        if (r == spared || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || r->score ||
+            in_step(r))
+            continue;
         if (lower && r->priority >= priority) continue;
         const di_request *b = best < 0 ? NULL : engine->running.items[best];
         if (!b || r->priority < b->priority || (r->priority == b->priority && r->submitted_ns > b->submitted_ns))
@@ -281,6 +334,7 @@ static di_status swap_in(di_engine *engine, di_request *request, di_error *error
         if (!s->swapped.length) {
             di_prefix_hit hit;
             status = start_state(engine, s, &hit, error);
+            if (status == DI_OK) start_restore(engine, s);
             continue;
         }
         status = di_state_new(engine->pages, positions_of(request), &s->state, error);

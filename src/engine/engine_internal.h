@@ -13,6 +13,8 @@
  *
  * State x event (docs/engine.md tells it in words):
  *               admitted   rows done          preempted  swapped in  sample ends       cancel, deadline, failure, close
+ *   QUEUED      PREFILL or RESTORING, when the disk tier knows more than memory
+ *   RESTORING   PREFILL when the state is read, when it cannot be, or when --restore-ms have passed (a plain miss)
  *   QUEUED      PREFILL    -                  -          -           -                 FINISHED
  *   PREFILL     -          PREFILL or DECODE  SWAPPED    -           -                 FINISHED
  *   DECODE      -          DECODE             SWAPPED    -           DECODE, FINISHED  FINISHED
@@ -55,6 +57,7 @@ typedef struct di_hub {
 
 typedef enum di_request_state {
     DI_REQUEST_QUEUED,
+    DI_REQUEST_RESTORING, /* state is being read from the disk tier */
     DI_REQUEST_PREFILL, /* rows are computed that give no token: prompt, or what a preempted sequence computes again */
     DI_REQUEST_DECODE,
     DI_REQUEST_SWAPPED,
@@ -79,7 +82,9 @@ typedef struct di_sequence {
     bool doomed;                           /* ended meanwhile: give the state back at the commit */
     uint32_t step_index, logits_row, rows; /* of the step that runs */
     uint32_t first_item, prompt_items, choice_item;
-    di_state *state; /* NULL: not started, swapped out, or ended */
+    di_state *state;    /* NULL: not started, swapped out, or ended */
+    di_disk_load *load; /* RESTORING: what is being read, and up to where it would reach */
+    uint32_t load_position;
     di_text swapped; /* state object while preempted; empty = computed again */
     di_sampler *sampler;
     di_detokenizer detokenizer;
@@ -127,6 +132,7 @@ struct di_request {
     uint32_t cached_tokens;
     di_prefix_hit hit;
     uint32_t preemptions;
+    int64_t restore_until_ns;
     int64_t admitted_ns, prompt_done_ns, first_token_ns;
     double order; /* scratch of the scheduler */
 
@@ -182,6 +188,7 @@ struct di_engine {
     int64_t max_gap_ms, stall_ms, ageing_ms;
     uint64_t swap_limit;
     uint32_t snapshot_interval;
+    int64_t restore_ms;
 
     di_hub *hub;
     pthread_t thread;
@@ -193,6 +200,7 @@ struct di_engine {
     /* engine thread */
     di_page_pool *pages;
     di_prefix_cache *cache;
+    di_disk *disk; /* NULL without --cache-dir */
     di_compute *compute;
     di_step *step;
     di_compute_job job;
@@ -258,6 +266,8 @@ void di_list_remove(di_request_list *list, uint32_t index); /* keeps the order *
 void di_enqueue(di_engine *engine, di_request *inbox);
 /* Admits and swaps in what fits, preempting lower priorities. */
 void di_admit(di_engine *engine);
+/* Lets requests go on whose state was read from disk, or whose time for that is over. */
+void di_poll_restores(di_engine *engine);
 /* Frees pages for rows of `sequence`: cached prefixes first, then other requests' states. False when only this request
  * is left and the pool cannot hold it. */
 bool di_make_room(di_engine *engine, const di_sequence *sequence, uint32_t pages);

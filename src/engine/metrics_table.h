@@ -12,6 +12,7 @@ DI_COUNTER(PROMPT_TOKENS,      "deepinfer_prompt_tokens_total",      "prompt tok
 DI_COUNTER(COMPUTED_ROWS,      "deepinfer_computed_rows_total",      "rows that went through the model and were committed")
 DI_COUNTER(OUTPUT_TOKENS,      "deepinfer_output_tokens_total",      "tokens produced")
 DI_COUNTER(CACHED_TOKENS_RAM,  "deepinfer_cached_tokens_ram_total",  "prompt tokens taken from the prefix cache in memory")
+DI_COUNTER(CACHED_TOKENS_DISK, "deepinfer_cached_tokens_disk_total", "prompt tokens taken from the disk tier")
 DI_COUNTER(CACHE_LOOKUPS,      "deepinfer_cache_lookups_total",      "prompts looked up in the prefix cache")
 DI_COUNTER(CACHE_HITS,         "deepinfer_cache_hits_total",         "prompts that found something")
 DI_COUNTER(PREEMPTIONS,        "deepinfer_preemptions_total",        "requests that gave up their state for another")

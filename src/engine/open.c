@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/dummy.h"
 #include "engine/engine_internal.h"
 
 #ifndef DI_DATA_DIR
@@ -51,14 +52,6 @@ di_status di_check_features(const di_config *config, di_error *error) {
         return di_fail(error, DI_ERR_UNSUPPORTED, "spec",
                        "--spec %s: speculative decoding is not in this version; use off",
                        di_config_text(config, DI_OPT_SPEC));
-    if (di_config_text(config, DI_OPT_CACHE_DIR)[0])
-        return di_fail(error, DI_ERR_UNSUPPORTED, "cache-dir",
-                       "--cache-dir %s: the disk cache is not in this version; leave it out",
-                       di_config_text(config, DI_OPT_CACHE_DIR));
-    if (!di_config_is(config, DI_OPT_LOAD_FORMAT, "auto"))
-        return di_fail(error, DI_ERR_UNSUPPORTED, "load-format",
-                       "--load-format %s: made-up weights are not in this version; use auto",
-                       di_config_text(config, DI_OPT_LOAD_FORMAT));
     return DI_OK;
 }
 
@@ -106,6 +99,10 @@ di_status di_find_model(const di_config *config, const char *model, di_text *pat
 
 /* ---------------------------------------------------------------- opening */
 
+static bool is_dummy(const di_config *config) {
+    return di_config_is(config, DI_OPT_LOAD_FORMAT, "dummy");
+}
+
 static bool has_tokenizer_file(const char *folder) {
     di_text path = {0};
     di_text_printf(&path, "%s/tokenizer.json", folder);
@@ -115,10 +112,10 @@ static bool has_tokenizer_file(const char *folder) {
 }
 
 /* Headers and tokenizer: everything is verified before anything is computed or copied. */
-static di_status open_files(di_engine *engine, di_error *error) {
+static di_status open_files(di_engine *engine, bool dummy, di_error *error) {
     di_status status = di_model_config_load(engine->path, &engine->config, error);
-    if (status == DI_OK) status = di_checkpoint_open(engine->path, NULL, &engine->checkpoint, error);
-    if (status == DI_OK) status = di_checkpoint_verify(engine->checkpoint, &engine->config, error);
+    if (status == DI_OK && !dummy) status = di_checkpoint_open(engine->path, NULL, &engine->checkpoint, error);
+    if (status == DI_OK && !dummy) status = di_checkpoint_verify(engine->checkpoint, &engine->config, error);
     if (status == DI_OK && has_tokenizer_file(engine->path))
         status = di_tokenizer_load(engine->path, &engine->tokenizer, error);
     if (status == DI_OK && engine->tokenizer && di_tokenizer_vocabulary(engine->tokenizer) > engine->config.vocab_size)
@@ -135,6 +132,16 @@ static void block_signals(sigset_t *before) {
     pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
+/* The same weights in every run: --seed is for noise. */
+static di_status make_up_weights(di_engine *engine, di_error *error) {
+    uint64_t need = di_dummy_bytes(&engine->config), available = di_available_memory();
+    if (available && need > available)
+        return di_fail(error, DI_ERR_MEMORY, "load-format",
+                       "%s: its made-up weights take %" PRIu64 " bytes of memory, and %" PRIu64 " are available",
+                       engine->path, need, available);
+    return di_checkpoint_dummy(&engine->config, 0, engine->pool, &engine->checkpoint, error);
+}
+
 static di_status open_device(di_engine *engine, const di_config *config, di_error *error) {
     int threads = (int)di_config_int(config, DI_OPT_THREADS);
     if (!threads) threads = di_usable_cores();
@@ -142,7 +149,9 @@ static di_status open_device(di_engine *engine, const di_config *config, di_erro
     block_signals(&before);
     di_status status = di_pool_new(threads, &engine->pool, error);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (status == DI_OK) status = di_checkpoint_scan(engine->checkpoint, engine->pool, error);
+    if (status == DI_OK)
+        status = is_dummy(config) ? make_up_weights(engine, error)
+                                  : di_checkpoint_scan(engine->checkpoint, engine->pool, error);
     if (status != DI_OK) return status;
     return di_cpu_backend_new(di_config_text(config, DI_OPT_CPU_ISA), engine->pool, engine->note, &engine->backend,
                               error);
@@ -177,6 +186,33 @@ static uint32_t choose_pages(const di_engine *engine, uint64_t wanted) {
     return pages > INT32_MAX ? INT32_MAX : (uint32_t)pages;
 }
 
+enum { LISTING_MS = 2000 };
+
+static void wake_engine(void *hub) {
+    di_hub_wake(hub);
+}
+
+static di_status open_disk(di_engine *engine, const di_config *config, di_error *error) {
+    const char *folder = di_config_text(config, DI_OPT_CACHE_DIR);
+    engine->restore_ms = di_config_int(config, DI_OPT_RESTORE_MS);
+    if (!folder[0]) return DI_OK;
+    di_disk_options options = {
+        .folder = folder,
+        .bytes = (uint64_t)di_config_int(config, DI_OPT_CACHE_DISK),
+        .digest = di_model_digest(engine->model),
+        .profile = di_model_profile(engine->model),
+        .page_tokens = di_model_layout(engine->model)->page_tokens,
+        .log = engine->log,
+    };
+    di_status status = di_disk_open(&options, &engine->disk, error);
+    if (status != DI_OK) return status;
+    di_prefix_set_disk(engine->cache, engine->disk);
+    /* So that the first requests after a restart find what is there; a very large folder goes on being listed. */
+    if (!di_disk_wait_ready(engine->disk, LISTING_MS))
+        di_log_write(engine->log, DI_LOG_WARN, "cache", "the cache folder %s is still being listed", folder);
+    return DI_OK;
+}
+
 static di_status open_state(di_engine *engine, const di_config *config, di_error *error) {
     engine->max_gap_ms = di_config_int(config, DI_OPT_MAX_GAP);
     engine->stall_ms = di_config_int(config, DI_OPT_STALL_MS);
@@ -188,6 +224,7 @@ static di_status open_state(di_engine *engine, const di_config *config, di_error
     if (status == DI_OK)
         status = di_prefix_cache_new(engine->pages, (uint64_t)di_config_int(config, DI_OPT_CACHE_RAM), &engine->cache,
                                      error);
+    if (status == DI_OK) status = open_disk(engine, config, error);
     return status == DI_OK ? di_compute_new(engine->model, &engine->compute, error) : status;
 }
 
@@ -218,6 +255,7 @@ static di_status open_model(di_engine *engine, const di_config *config, di_error
         .compact = engine->compact,
         .keep = engine->keep,
         .context = wanted ? wanted : engine->config.max_position_embeddings,
+        .dummy = is_dummy(config),
     };
     di_status status = di_model_open(engine->path, &engine->config, engine->checkpoint, engine->tokenizer,
                                      engine->backend, &options, &engine->model, error);
@@ -262,6 +300,7 @@ static di_status start_thread(di_engine *engine, const di_config *config, di_err
     engine->prompt_limit = (uint64_t)di_config_int(config, DI_OPT_LIMIT_PROMPT_BYTES);
     engine->hub = di_hub_new(error);
     if (!engine->hub) return DI_ERR_MEMORY;
+    if (engine->disk) di_disk_on_load(engine->disk, wake_engine, engine->hub);
     sigset_t before;
     block_signals(&before);
     int failed = pthread_create(&engine->thread, NULL, di_engine_main, engine);
@@ -281,7 +320,7 @@ di_status di_engine_open(const char *model, const di_config *config, di_log *log
     di_text path = {0};
     status = di_find_model(config, model, &path, error);
     engine->path = path.data;
-    if (status == DI_OK) status = open_files(engine, error);
+    if (status == DI_OK) status = open_files(engine, is_dummy(config), error);
     if (status == DI_OK) status = open_device(engine, config, error);
     if (status == DI_OK) status = open_model(engine, config, error);
     if (status == DI_OK) status = describe(engine, error);
@@ -322,6 +361,7 @@ void di_close(di_engine *engine) {
         di_hub_stop(engine->hub);
         pthread_join(engine->thread, NULL);
     }
+    di_disk_close(engine->disk); /* wakes the hub until it is closed */
     di_hub_release(engine->hub);
     di_compute_free(engine->compute);
     di_step_free(engine->step);

@@ -19,6 +19,8 @@ void di_release_sequence(di_engine *engine, di_sequence *s) {
     s->done = true;
     engine->swap_bytes -= s->swapped.length;
     di_text_free(&s->swapped);
+    di_disk_load_free(s->load);
+    s->load = NULL;
     if (s->choice.waiting) return; /* delivered first: the sampler is still asked */
     /* What an answer left behind is found again by the next turn of its conversation. */
     if (s->state && s->request->prompt_done && !s->request->score && s->ids)
@@ -175,6 +177,7 @@ void *di_engine_main(void *arg) {
         reap(engine, &engine->queue, stopping);
         reap(engine, &engine->running, stopping);
         reap(engine, &engine->swapped, stopping);
+        di_poll_restores(engine);
         di_admit(engine);
         ran = turn(engine, &stopping) || engine->chosen_count;
         gauge_pages(engine);

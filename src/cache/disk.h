@@ -1,0 +1,114 @@
+/* disk.h - the disk tier of the prefix cache: a folder of immutable files, one a record.
+ *
+ *   FOLDER/lock                         flock: one writer; a dead process leaves nothing behind
+ *   FOLDER/WWWWWWWWWWWWWWWW-PPPPPPPPPPPPPPPP/   one folder per weights digest and numeric profile
+ *     XX/b-KEY                          a block: the growing entries of page_tokens positions
+ *     XX/s-KEY-POSITION-TAIL            a snapshot: rolling parts at POSITION and the entries of the unfinished page
+ *
+ * KEY chains the ids of complete blocks from the namespace's root (XXH64), TAIL hashes the ids behind the last block;
+ * XX is KEY's first byte. Every file carries its ids and a checksum over all its bytes, so neither a collision nor
+ * damage can serve wrong state: it is a miss. Files appear by rename and are never changed; use moves their
+ * modification time, which is the age for eviction, also over restarts. Whatever is wrong with the folder is a warning
+ * and a miss.
+ *
+ * One I/O thread reads and writes. Engine thread only, otherwise.
+ */
+#ifndef DI_CACHE_DISK_H
+#define DI_CACHE_DISK_H
+
+#include "base/log.h"
+#include "base/status.h"
+#include "base/text.h"
+
+typedef struct di_disk di_disk;
+typedef struct di_disk_load di_disk_load;
+
+/* File operations, replaceable in tests; semantics of the system calls (-1 and errno on failure). */
+typedef struct di_disk_io {
+    int (*open)(const char *path, int flags, int mode);
+    long (*read)(int file, void *to, size_t bytes);
+    long (*write)(int file, const void *from, size_t bytes);
+    int (*sync)(int file);
+    int (*close)(int file);
+    int (*rename)(const char *from, const char *to);
+    int (*unlink)(const char *path);
+} di_disk_io;
+
+typedef struct di_disk_options {
+    const char *folder;
+    uint64_t bytes;       /* the whole folder stays below this */
+    uint64_t digest;      /* of the weights */
+    const char *profile;  /* numeric profile */
+    uint32_t page_tokens; /* positions of a block */
+    uint64_t queue_bytes; /* writes waiting beyond this are dropped; 0 = 64 MiB */
+    di_log *log;          /* may be NULL */
+    const di_disk_io *io; /* NULL: the system's */
+} di_disk_options;
+
+typedef struct di_disk_counters {
+    uint64_t loads, load_failures, saves, save_failures, dropped, evicted, loaded_bytes, saved_bytes;
+    uint64_t bytes; /* in the folder */
+    uint32_t records;
+    bool read_only; /* another process writes, or the folder does not allow it */
+    bool ready;     /* the folder has been listed */
+} di_disk_counters;
+
+/* Fails only when memory runs out: a folder that cannot be used gives a store that finds nothing and says so. */
+di_status di_disk_open(const di_disk_options *options, di_disk **disk, di_error *error);
+/* Waits until the folder has been listed, or timeout_ms have passed; true if it has. */
+bool di_disk_wait_ready(di_disk *disk, int64_t timeout_ms);
+/* Finishes the writes that wait. NULL is allowed. */
+void di_disk_close(di_disk *disk);
+
+/* Keys. root: of a namespace; then one step a block. */
+uint64_t di_disk_root(uint64_t salt);
+uint64_t di_disk_next(uint64_t key, const int32_t *ids, uint32_t count);
+
+/* Longest stored snapshot of ids[0 .. count-1) beyond position `above`; 0 if there is none (or the folder is not listed
+ * yet). Looks at names in memory only. */
+uint32_t di_disk_find(di_disk *disk, uint64_t salt, const int32_t *ids, uint32_t count, uint32_t above);
+
+/* Starts reading the snapshot at `position` and the blocks from number `first_block` on. NULL when memory runs out. ids
+ * are copied. */
+di_disk_load *di_disk_load_start(di_disk *disk, uint64_t salt, const int32_t *ids, uint32_t position,
+                                 uint32_t first_block);
+typedef enum di_disk_result { DI_DISK_PENDING, DI_DISK_LOADED, DI_DISK_MISSED } di_disk_result;
+di_disk_result di_disk_load_poll(di_disk_load *load);
+/* Payloads of a load that succeeded; borrowed until freed. */
+const char *di_disk_load_block(const di_disk_load *load, uint32_t block, size_t *length);
+const char *di_disk_load_snapshot(const di_disk_load *load, size_t *length, int32_t *decoder_low);
+void di_disk_load_free(di_disk_load *load); /* may be pending: it is then abandoned */
+
+/* True if a block or snapshot is stored or waits to be written. */
+bool di_disk_has_block(const di_disk *disk, uint64_t key);
+bool di_disk_has_snapshot(const di_disk *disk, uint64_t key, uint32_t position, uint64_t tail);
+uint64_t di_disk_tail(const int32_t *ids, uint32_t count); /* hash of the ids behind the last block */
+
+/* Queues a record. `payload` is taken over (also on failure) and becomes empty. */
+void di_disk_save_block(di_disk *disk, uint64_t key, const int32_t *ids, di_text *payload);
+void di_disk_save_snapshot(di_disk *disk, uint64_t key, uint32_t position, int32_t decoder_low, const int32_t *tail_ids,
+                           di_text *payload);
+
+void di_disk_get_counters(di_disk *disk, di_disk_counters *counters);
+
+/* Wakes the owner when a load is done; called from the I/O thread. */
+void di_disk_on_load(di_disk *disk, void (*wake)(void *arg), void *arg);
+
+/* `deepinfer cache`: visits every record of a folder without opening a store. check: reads and verifies contents. */
+typedef struct di_disk_record {
+    const char *path; /* relative to the folder */
+    const char *kind; /* "block", "snapshot", "unknown" */
+    uint64_t bytes;
+    int64_t used_ns; /* modification time */
+    uint64_t digest;
+    char profile[64];  /* only with check */
+    uint32_t position; /* snapshots; block: positions it holds */
+    bool damaged;      /* only with check */
+} di_disk_record;
+typedef bool (*di_disk_visit)(void *arg, const di_disk_record *record);
+di_status di_disk_walk(const char *folder, bool check, di_disk_visit visit, void *arg, di_error *error);
+/* Removes oldest records until the folder holds at most `bytes`; *removed counts them. Refused while another process
+ * has the folder locked. */
+di_status di_disk_trim(const char *folder, uint64_t bytes, uint64_t *removed, uint64_t *freed, di_error *error);
+
+#endif
