@@ -24,31 +24,6 @@ enum { PATH_LIMIT = 4096, INDEX_FILE_LIMIT = 1 << 30, SAMPLE_BYTES = 256, WHOLE_
 static const uint64_t default_header_limit = (uint64_t)256 << 20;
 static const char suffix[] = ".safetensors";
 
-typedef struct shard {
-    const char *name;
-    uint8_t *map;
-    uint64_t file_bytes;
-    bool usable; /* its header could be read */
-    di_shard_header header;
-} shard;
-
-struct di_checkpoint {
-    di_arena *arena;
-    const char *folder;
-    shard *shards; /* [shard_count], by name */
-    size_t shard_count;
-    di_tensor *tensors; /* [count], by shard, then by offset */
-    uint32_t *shard_of; /* [count] */
-    bool *faulty;       /* [count] never found */
-    size_t count, capacity;
-    uint64_t payload;
-    di_name_table by_name;
-    bool has_index;
-    di_name_table listed; /* name in weight_map -> shard */
-    di_faults faults;     /* of shards and index */
-    di_checkpoint_options options;
-};
-
 /* ------------------------------------------------------------------------------------------------ shard list */
 
 static int by_text(const void *a, const void *b) {
@@ -73,7 +48,7 @@ static bool take_shards(di_checkpoint *checkpoint, const char **names, size_t co
     if (count > 1) qsort(names, count, sizeof names[0], by_text);
     for (size_t i = 0; i < count; i++) {
         if (i > 0 && strcmp(names[i], names[i - 1]) == 0) continue;
-        checkpoint->shards[checkpoint->shard_count++] = (shard){.name = names[i]};
+        checkpoint->shards[checkpoint->shard_count++] = (di_shard){.name = names[i]};
     }
     return true;
 }
@@ -165,7 +140,7 @@ static di_status read_folder(di_checkpoint *checkpoint, di_error *error) {
 
 /* ------------------------------------------------------------------------------------------------ shards */
 
-static void map_shard(di_checkpoint *checkpoint, shard *s) {
+static void map_shard(di_checkpoint *checkpoint, di_shard *s) {
     char path[PATH_LIMIT];
     struct stat info;
     snprintf(path, sizeof path, "%s/%s", checkpoint->folder, s->name);
@@ -189,7 +164,7 @@ static void map_shard(di_checkpoint *checkpoint, shard *s) {
 }
 
 /* Tensors that the index places in a shard that cannot be read are counted, not listed one by one. */
-static void read_shard(di_checkpoint *checkpoint, shard *s) {
+static void read_shard(di_checkpoint *checkpoint, di_shard *s) {
     map_shard(checkpoint, s);
     s->usable = s->map && di_shard_read_header(s->name, s->map, s->file_bytes, s->file_bytes,
                                                checkpoint->options.header_limit, checkpoint->options.headers_only,
@@ -197,7 +172,7 @@ static void read_shard(di_checkpoint *checkpoint, shard *s) {
     if (s->usable) checkpoint->capacity += s->header.count;
 }
 
-static bool take_tensors(di_checkpoint *checkpoint) {
+bool di_checkpoint_take_tensors(di_checkpoint *checkpoint) {
     size_t n = checkpoint->capacity;
     checkpoint->tensors = di_arena_array(checkpoint->arena, n + 1, sizeof checkpoint->tensors[0]);
     checkpoint->shard_of = di_arena_array(checkpoint->arena, n + 1, sizeof checkpoint->shard_of[0]);
@@ -206,7 +181,7 @@ static bool take_tensors(di_checkpoint *checkpoint) {
         !di_name_table_new(checkpoint->arena, n, &checkpoint->by_name))
         return false;
     for (size_t s = 0; s < checkpoint->shard_count; s++) {
-        const shard *owner = &checkpoint->shards[s];
+        const di_shard *owner = &checkpoint->shards[s];
         for (size_t i = 0; i < owner->header.count; i++) {
             const di_shard_entry *entry = &owner->header.entries[i];
             const char *name = entry->tensor.name;
@@ -236,7 +211,7 @@ static void check_index(di_checkpoint *checkpoint) {
     for (size_t slot = 0; slot <= listed->mask; slot++) {
         const char *name = listed->names[slot];
         if (!name) continue;
-        const shard *place = &checkpoint->shards[listed->values[slot]];
+        const di_shard *place = &checkpoint->shards[listed->values[slot]];
         uint32_t found = di_name_table_get(&checkpoint->by_name, name);
         if (!place->usable) {
             if (lost) lost[listed->values[slot]]++;
@@ -265,7 +240,7 @@ static di_status open_all(di_checkpoint *checkpoint, di_error *error) {
     di_status status = stat(path, &info) == 0 ? read_index(checkpoint, path, error) : read_folder(checkpoint, error);
     if (status != DI_OK) return status;
     for (size_t i = 0; i < checkpoint->shard_count; i++) read_shard(checkpoint, &checkpoint->shards[i]);
-    if (!take_tensors(checkpoint)) return out_of_memory(checkpoint, error);
+    if (!di_checkpoint_take_tensors(checkpoint)) return out_of_memory(checkpoint, error);
     if (checkpoint->has_index) check_index(checkpoint);
     return checkpoint->faults.lines.failed ? out_of_memory(checkpoint, error) : DI_OK;
 }
@@ -329,7 +304,7 @@ uint64_t di_checkpoint_bytes(const di_checkpoint *checkpoint) {
 uint64_t di_checkpoint_missing_data(const di_checkpoint *checkpoint, di_text *out) {
     uint64_t missing = 0;
     for (size_t i = 0; i < checkpoint->shard_count; i++) {
-        const shard *s = &checkpoint->shards[i];
+        const di_shard *s = &checkpoint->shards[i];
         if (!s->usable || s->header.data_end <= s->file_bytes) continue;
         size_t cut = 0;
         for (size_t k = 0; k < s->header.count; k++) cut += s->header.entries[k].outside;
@@ -355,8 +330,9 @@ static void drop_pages(const uint8_t *data, uint64_t bytes) {
     madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
-/* Manifest line, then the data: all of it in a small checkpoint, else a piece from the middle. */
-static void digest_tensor(XXH64_state_t *state, const di_tensor *tensor, bool whole) {
+/* Manifest line, then the data: all of it in a small checkpoint, else a piece from the middle. Made-up data follow from
+ * the manifest and the seed that the state began with. */
+static void digest_tensor(XXH64_state_t *state, const di_tensor *tensor, bool whole, bool made_up) {
     XXH64_update(state, tensor->name, strlen(tensor->name) + 1);
     const char *dtype = di_dtype_name(tensor->dtype);
     XXH64_update(state, dtype, strlen(dtype) + 1);
@@ -364,7 +340,7 @@ static void digest_tensor(XXH64_state_t *state, const di_tensor *tensor, bool wh
         uint64_t dimension = i < tensor->rank ? tensor->shape[i] : UINT64_MAX;
         XXH64_update(state, &dimension, sizeof dimension);
     }
-    if (!tensor->data || tensor->bytes == 0) return;
+    if (!tensor->data || tensor->bytes == 0 || made_up) return;
     const uint8_t *data = tensor->data;
     uint64_t bytes = tensor->bytes;
     if (!whole && bytes > SAMPLE_BYTES) {
@@ -389,8 +365,8 @@ uint64_t di_checkpoint_digest(const di_checkpoint *checkpoint) {
         if (!whole) advise(checkpoint, MADV_RANDOM); /* no read-ahead around 100,000 samples */
         for (size_t i = 0; i < checkpoint->count; i++) sorted[i] = &checkpoint->tensors[i];
         if (checkpoint->count > 1) qsort(sorted, checkpoint->count, sizeof sorted[0], by_tensor_name);
-        XXH64_reset(state, 0);
-        for (size_t i = 0; i < checkpoint->count; i++) digest_tensor(state, sorted[i], whole);
+        XXH64_reset(state, checkpoint->seed);
+        for (size_t i = 0; i < checkpoint->count; i++) digest_tensor(state, sorted[i], whole, checkpoint->made_up);
         digest = XXH64_digest(state);
         if (!whole) advise(checkpoint, MADV_NORMAL);
     }

@@ -72,4 +72,36 @@ uint32_t di_name_table_get(const di_name_table *table, const char *name);
 /* Returns the value that was there already, UINT32_MAX if the name is new. At most `count` names. */
 uint32_t di_name_table_put(di_name_table *table, const char *name, uint32_t value);
 
+/* ---------------------------------------------------------------- the checkpoint */
+
+typedef struct di_shard {
+    const char *name;
+    uint8_t *map;
+    uint64_t file_bytes; /* of the map */
+    bool usable;         /* its header could be read */
+    di_shard_header header;
+} di_shard;
+
+struct di_checkpoint {
+    di_arena *arena;
+    const char *folder;
+    di_shard *shards; /* [shard_count], by name */
+    size_t shard_count;
+    di_tensor *tensors; /* [count], by shard, then by offset */
+    uint32_t *shard_of; /* [count] */
+    bool *faulty;       /* [count] never found */
+    size_t count, capacity;
+    uint64_t payload;
+    di_name_table by_name;
+    bool has_index;
+    di_name_table listed; /* name in weight_map -> shard */
+    di_faults faults;     /* of shards and index */
+    di_checkpoint_options options;
+    bool made_up;  /* dummy.c: the data follow from the names and the seed */
+    uint64_t seed; /* of made-up data; 0 otherwise */
+};
+
+/* Fills tensors and the table of names from the headers of all shards; false when out of memory. */
+bool di_checkpoint_take_tensors(di_checkpoint *checkpoint);
+
 #endif

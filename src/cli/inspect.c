@@ -401,11 +401,12 @@ static void write_json(const inspection *in, bool tensors, di_text *out) {
 
 /* ------------------------------------------------------------------------------------------------ command */
 
-/* A config.json alone is inspected as a model without weights. */
+/* A config.json alone, or a folder with --load-format dummy, is inspected as a model without weights. */
 static di_status look(const di_config *options, inspection *in, di_error *error) {
     di_status status = di_model_config_load(in->path, &in->config, error);
     struct stat info;
-    if (status == DI_OK && stat(in->path, &info) == 0 && S_ISDIR(info.st_mode)) {
+    bool dummy = di_config_is(options, DI_OPT_LOAD_FORMAT, "dummy");
+    if (status == DI_OK && !dummy && stat(in->path, &info) == 0 && S_ISDIR(info.st_mode)) {
         const di_checkpoint_options headers = {.headers_only = true};
         status = di_checkpoint_open(in->path, &headers, &in->checkpoint, error);
     }

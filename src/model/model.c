@@ -16,8 +16,6 @@ di_status di_model_open(const char *folder, const di_model_config *config, const
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "prefill-keep",
                        "--prefill-keep %u is less than the model's window of %u positions", keep,
                        config->sliding_window);
-    if (options->dummy)
-        return di_fail(error, DI_ERR_UNSUPPORTED, "load-format", "--load-format dummy is not in this version");
     di_model_source source = {folder, config, checkpoint, tokenizer, backend, options};
     di_status status = di_deepseek_v41.open(&source, model, error);
     if (status) return status;

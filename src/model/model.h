@@ -62,8 +62,7 @@ typedef struct di_model_options {
     bool compact;     /* --prefill compact */
     uint32_t keep;    /* --prefill-keep, 0 = window + 12; at least window */
     uint32_t context; /* positions per sequence */
-    bool dummy;       /* --load-format dummy: seeded made-up weights, no checkpoint */
-    uint64_t dummy_seed;
+    bool dummy;       /* made-up weights: a token map that neither engram.json nor a tokenizer gives is made up too */
 } di_model_options;
 
 /* Loads weights into the backend. checkpoint, tokenizer and backend are borrowed and must outlive the model; tokenizer

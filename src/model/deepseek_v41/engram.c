@@ -2,7 +2,8 @@
  *
  * engram.json beside the checkpoint, if there is one, holds token map, primes and multipliers. Without it they are
  * derived by the official rule: the token map from the tokenizer, primes by search, multipliers from NumPy's default
- * generator (SeedSequence and PCG64, both specified by their authors) seeded with 10007 * layer.
+ * generator (SeedSequence and PCG64, both specified by their authors) seeded with 10007 * layer. Made-up weights without
+ * a tokenizer get a made-up token map.
  */
 #include "model/deepseek_v41/v41.h"
 
@@ -107,6 +108,14 @@ static di_status derive_layers(v41_engram *e, const di_model_config *c, di_error
         for (uint32_t s = 0; s < e->ngram; s++) layer->multipliers[s] = pcg64_below(&g, high) * 2 + 1;
     }
     return DI_OK;
+}
+
+/* For made-up weights any map will do. */
+static di_status make_up(v41_engram *e, const di_model_config *c, di_error *error) {
+    for (uint32_t id = 0; id < c->vocab_size; id++)
+        e->token_map[id] = (int32_t)(id % c->engram_compressed_vocab_size);
+    e->pad = e->token_map[c->engram_pad_id];
+    return derive_layers(e, c, error);
 }
 
 static di_status derive(v41_engram *e, const di_model_config *c, const di_tokenizer *tokenizer, di_error *error) {
@@ -243,7 +252,10 @@ di_status v41_engram_open(v41_model *m, const char *folder, const di_tokenizer *
     char path[4096];
     snprintf(path, sizeof path, "%s/engram.json", folder ? folder : "");
     bool file = folder && access(path, F_OK) == 0;
-    di_status status = file ? read_file(path, e, c, error) : derive(e, c, tokenizer, error);
+    bool made_up = !file && !tokenizer && m->base.options.dummy;
+    di_status status = file      ? read_file(path, e, c, error)
+                       : made_up ? make_up(e, c, error)
+                                 : derive(e, c, tokenizer, error);
     return status ? status : set_offsets(e, c, error);
 }
 
