@@ -220,9 +220,10 @@ typedef struct di_event {
     int32_t sample;   /* index of the sample, 0 .. n-1 */
     int64_t position; /* absolute position of the token */
     int32_t token_id; /* -1 if none */
-    const char *text; /* text that became certain; complete UTF-8 characters only; never NULL */
+    const char *text; /* text that became certain, on TOKEN and on FINISH (what was held back until then);
+                         complete UTF-8 characters only; never NULL */
     size_t text_length;
-    float logprob;         /* of token_id, if asked for */
+    float logprob;         /* of token_id, if asked for; NaN otherwise and for the first prompt token */
     const di_logprob *top; /* best first, if asked for */
     size_t top_count;
     di_finish_reason finish_reason;
@@ -240,7 +241,8 @@ typedef struct di_event {
 /* Checks the parameters and queues the request. On failure *request is NULL and `error.param` names the parameter. */
 DI_API di_status di_submit(di_engine *engine, const di_request_params *params, di_request **request, di_error *error);
 
-/* Next event. timeout_ms < 0 waits for ever, 0 does not wait. Returns false when none came in time or after DONE. */
+/* Next event. timeout_ms < 0 waits for ever, 0 does not wait. Returns false when none came in time or after DONE. A
+ * request with very many unread events is not run further until they are read. */
 DI_API bool di_request_next(di_request *request, int64_t timeout_ms, di_event *event);
 
 /* Ends the request at the next step boundary; its remaining events are FINISH (cancelled) and DONE. */

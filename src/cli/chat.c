@@ -275,6 +275,10 @@ static int run(di_cli *cli) {
     c.turn = di_arena_new(0);
     di_status status =
         c.arena && c.conversation && c.turn ? DI_OK : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
+    if (status == DI_OK) status = di_cli_check_input(cli, &error);
+    if (status == DI_OK) status = di_cli_refuse(cli, DI_OPT_JSON, "belongs to generate, with \"messages\"", &error);
+    if (status == DI_OK) status = di_cli_refuse(cli, DI_OPT_TOKEN_IDS, "belongs to generate", &error);
+    if (status == DI_OK) status = di_cli_refuse(cli, DI_OPT_LOGPROBS, "needs generate --json to be shown", &error);
     if (status == DI_OK) status = di_cli_open_engine(cli, &c.engine, &error);
     if (status == DI_OK) status = di_cli_catch_interrupts(cli, &error);
     if (status == DI_OK) status = di_cli_recipe(cli, c.engine, &c.recipe, &c.options, &error);

@@ -78,6 +78,10 @@ di_status di_cli_open_engine(di_cli *cli, di_engine **engine, di_error *error);
 di_status di_cli_catch_interrupts(di_cli *cli, di_error *error);
 /* True if a signal came since the last call. Does not wait. */
 bool di_cli_interrupted(di_cli *cli);
+/* Refuses more than one of --prompt, --token-ids and --input. */
+di_status di_cli_check_input(const di_cli *cli, di_error *error);
+/* Refuses an option of the command line that has no meaning here; `why` completes "--name ...". */
+di_status di_cli_refuse(const di_cli *cli, di_config_id id, const char *why, di_error *error);
 /* Sampling parameters of the flags. "1,2,3" lists live in the arena. */
 di_status di_cli_sampling(const di_cli *cli, const di_engine *engine, di_arena *arena, di_sampling *sampling,
                           di_error *error);

@@ -297,8 +297,6 @@ static di_status read_prompt(di_cli *cli, const di_engine *engine, di_arena *are
         int32_t *ids = NULL;
         di_segment *segment = di_arena_zalloc(arena, sizeof *segment);
         if (!segment) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the prompt");
-        if (di_config_is_set(cli->config, DI_OPT_PROMPT))
-            return di_fail(error, DI_ERR_USAGE, "token-ids", "--prompt and --token-ids exclude each other");
         di_status status =
             di_cli_parse_ids(arena, "token-ids", given, strlen(given), &ids, &segment->token_count, error);
         segment->token_ids = ids;
@@ -341,7 +339,10 @@ static int generate_text(di_cli *cli, di_engine *engine) {
 static int run(di_cli *cli) {
     di_error error = {0};
     di_engine *engine = NULL;
-    di_status status = di_cli_open_engine(cli, &engine, &error);
+    bool json = di_config_bool(cli->config, DI_OPT_JSON);
+    di_status status = di_cli_check_input(cli, &error);
+    if (status == DI_OK && !json) status = di_cli_refuse(cli, DI_OPT_LOGPROBS, "needs --json to be shown", &error);
+    if (status == DI_OK) status = di_cli_open_engine(cli, &engine, &error);
     if (status == DI_OK) status = di_cli_catch_interrupts(cli, &error);
     int code;
     if (status != DI_OK)

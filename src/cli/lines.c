@@ -185,7 +185,6 @@ di_status di_cli_read_text(di_cli *cli, char **text, size_t *length, di_error *e
     *text = NULL;
     size_t limit = (size_t)di_config_int(config, DI_OPT_LIMIT_PROMPT_BYTES);
     bool prompt = di_config_is_set(config, DI_OPT_PROMPT), input = di_config_text(config, DI_OPT_INPUT)[0];
-    if (prompt && input) return di_fail(error, DI_ERR_USAGE, "prompt", "--prompt and --input exclude each other");
     if (prompt) {
         const char *given = di_config_text(config, DI_OPT_PROMPT);
         *length = strlen(given);

@@ -236,6 +236,7 @@ static int run(di_cli *cli) {
     di_engine *engine = NULL;
     di_arena *arena = di_arena_new(0);
     di_status status = arena ? DI_OK : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
+    if (status == DI_OK) status = di_cli_check_input(cli, &error);
     if (status == DI_OK) status = di_cli_open_engine(cli, &engine, &error);
     if (status == DI_OK) status = di_cli_catch_interrupts(cli, &error);
     int code;

@@ -109,6 +109,25 @@ di_status di_cli_check_members(const di_json *object, const char *const *names, 
     return DI_OK;
 }
 
+di_status di_cli_check_input(const di_cli *cli, di_error *error) {
+    static const di_config_id sources[] = {DI_OPT_PROMPT, DI_OPT_TOKEN_IDS, DI_OPT_INPUT};
+    const di_config_row *rows = di_config_rows(), *first = NULL;
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        if (!di_config_is_set(cli->config, sources[i])) continue;
+        if (first)
+            return di_fail(error, DI_ERR_USAGE, rows[sources[i]].name, "--%s and --%s exclude each other", first->name,
+                           rows[sources[i]].name);
+        first = &rows[sources[i]];
+    }
+    return DI_OK;
+}
+
+di_status di_cli_refuse(const di_cli *cli, di_config_id id, const char *why, di_error *error) {
+    if (di_config_source_of(cli->config, id) != DI_CONFIG_FLAG) return DI_OK;
+    const char *name = di_config_rows()[id].name;
+    return di_fail(error, DI_ERR_USAGE, name, "--%s %s", name, why);
+}
+
 di_status di_cli_sampling(const di_cli *cli, const di_engine *engine, di_arena *arena, di_sampling *sampling,
                           di_error *error) {
     const di_config *config = cli->config;

@@ -162,7 +162,8 @@ static int run(di_cli *cli) {
     di_text path = {0}, out = {0};
     di_tokenizer *tokenizer = NULL;
     int code = DI_EXIT_OK;
-    di_status status = di_find_model(cli->config, cli->model, &path, &error);
+    di_status status = di_cli_check_input(cli, &error);
+    if (status == DI_OK) status = di_find_model(cli->config, cli->model, &path, &error);
     if (status == DI_OK) status = di_tokenizer_load(path.data, &tokenizer, &error);
     bool one = di_config_is_set(cli->config, DI_OPT_PROMPT) || di_config_is_set(cli->config, DI_OPT_TOKEN_IDS);
     if (status == DI_OK && di_config_bool(cli->config, DI_OPT_JSON) && !one) {

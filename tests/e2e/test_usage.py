@@ -69,11 +69,20 @@ class Usage(Case):
         self.usage("chat", "--effort", "200", says="effort")
         self.usage("generate", TINY, "--context", "16385", "--prompt", "x", says="16384")
 
+    def test_options_that_contradict_each_other_or_mean_nothing(self):
+        for command in ("generate", "score", "tokenize"):
+            self.usage(command, "--prompt", "a", "--token-ids", "1", says="exclude each other")
+            self.usage(command, "--json", "--prompt", "a", "--input", "/dev/null", says="exclude each other")
+        self.usage("chat", "--prompt", "a", "--input", "/dev/null", says="exclude each other")
+        self.usage("chat", "--json", says="generate")
+        self.usage("chat", "--token-ids", "1", says="generate")
+        self.usage("generate", "--prompt", "a", "--logprobs", "3", says="--json")
+
     def test_a_prompt_is_never_positional(self):
         self.usage("generate", TINY, "Hello there", says="--prompt")
 
     def test_features_that_do_not_exist_are_refused_by_name(self):
-        for name, value in (("spec", "auto"), ("spec", "4"), ("cache-dir", "/tmp"), ("load-format", "dummy"), ("accelerator", "nvidia"), ("accelerator", "ascend")):
+        for name, value in (("spec", "auto"), ("spec", "4"), ("accelerator", "nvidia"), ("accelerator", "ascend")):
             self.usage("generate", "--" + name, value, "--prompt", "x", says=name)
         self.ok("generate", NANO, "--spec", "off", "--prefill", "off", "--accelerator", "cpu", "--load-format", "auto", "--max-tokens", "1", "--prompt", "x")
 

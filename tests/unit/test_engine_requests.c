@@ -555,8 +555,8 @@ static void bad_options_are_refused_by_name(void **state) {
         {{"context", "1048577"}, DI_ERR_CONFIG},
         {{"spec", "auto"}, DI_ERR_UNSUPPORTED},
         {{"cache-ram", "-1"}, DI_ERR_CONFIG},
-        {{"cache-dir", "/tmp"}, DI_ERR_UNSUPPORTED},
-        {{"load-format", "dummy"}, DI_ERR_UNSUPPORTED},
+        {{"accelerator", "nvidia"}, DI_ERR_UNSUPPORTED},
+        {{"load-format", "gguf"}, DI_ERR_CONFIG},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         di_engine *engine = NULL;
