@@ -6,12 +6,19 @@
  *   A token's logits depend on the tokens before it, the weights and the numeric profile, and on nothing else
  *   (docs/numerics.md). The seed that was used is always reported, so every answer can be made again.
  *
- * Ownership    The engine outlives its requests. A request handle is valid until di_request_free, which may be called
- * at any time (it cancels first). Text in an event is borrowed until the next call on the same request. Threads Every
- * function may be called from any thread; two threads must not use the same request at once, except di_request_cancel,
- * which may come from anywhere (also from a signal handler). Errors       Functions return di_status and fill the
- * caller's di_error (which may be NULL). Nothing exits or aborts. Strings      UTF-8. Lengths are in bytes; a length of
- * DI_ZSTRING means "up to the terminating zero".
+ * Ownership
+ *   The engine outlives its requests. A request handle is valid until di_request_free, which may be called at any time
+ *   (it cancels first). Text in an event is borrowed until the next call on the same request.
+ *
+ * Threads
+ *   Every function may be called from any thread; two threads must not use the same request at once, except
+ *   di_request_cancel, which may come from anywhere (also from a signal handler).
+ *
+ * Errors
+ *   Functions return di_status and fill the caller's di_error (which may be NULL). Nothing exits or aborts.
+ *
+ * Strings
+ *   UTF-8. Lengths are in bytes; a length of DI_ZSTRING means "up to the terminating zero".
  */
 #ifndef DEEPINFER_H
 #define DEEPINFER_H
