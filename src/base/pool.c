@@ -43,6 +43,7 @@ typedef struct worker {
     di_pool *pool;
     pthread_t thread;
     int index; /* 1 .. threads-1; 0 is the calling thread */
+    _Atomic int64_t busy_ns;
 } worker;
 
 struct di_pool {
@@ -61,6 +62,7 @@ struct di_pool {
     _Atomic uint32_t caller_sleeps; /* futex: the caller sleeps on it while it is 1 */
     _Atomic uint32_t started;       /* futex: workers that have checked their float mode */
     _Atomic bool float_mode_bad;
+    _Atomic int64_t caller_waits_ns;
 };
 
 /* Sleeps while *word is `value`, at most timeout_ns (below one second; 0 = without limit). May return early. */
@@ -83,18 +85,23 @@ static void spin_pause(void) {
 
 /* ------------------------------------------------------------------------------------------------------- tiles */
 
-/* Works until no tile is left to claim. */
-static void work_tiles(di_pool *pool, int index) {
+/* Works until no tile is left to claim. busy_ns (may be NULL) counts the time from the first claim to the last tile. */
+static void work_tiles(di_pool *pool, int index, _Atomic int64_t *busy_ns) {
     size_t finished = 0, tiles = 0;
+    int64_t start = 0;
     for (;;) {
         if (atomic_load_explicit(&pool->remaining, memory_order_relaxed) <= 0) break;
         int64_t left = atomic_fetch_sub_explicit(&pool->remaining, 1, memory_order_acquire);
         if (left <= 0) break;
-        if (finished == 0) tiles = pool->tiles;
+        if (finished == 0) {
+            tiles = pool->tiles;
+            if (busy_ns) start = di_now_ns();
+        }
         pool->work(pool->arg, tiles - (size_t)left, index);
         finished++;
     }
     if (finished == 0) return;
+    if (busy_ns) atomic_fetch_add_explicit(busy_ns, di_now_ns() - start, memory_order_relaxed);
     /* From here on a new run may begin: only atomics may be touched. */
     bool last = atomic_fetch_add(&pool->done, finished) + finished == tiles;
     if (last && index != 0 && atomic_exchange(&pool->caller_sleeps, 0) == 1) futex_wake(&pool->caller_sleeps, 1);
@@ -136,7 +143,7 @@ static void *worker_main(void *argument) {
     for (;;) {
         seen = wait_for_run(pool, seen);
         if (atomic_load(&pool->stop)) return NULL;
-        work_tiles(pool, self->index);
+        work_tiles(pool, self->index, &self->busy_ns);
         int64_t now = di_now_ns();
         if (now - last_yield_ns > WORKER_YIELD_NS) {
             sched_yield();
@@ -216,23 +223,36 @@ int di_pool_threads(const di_pool *pool) {
 
 /* --------------------------------------------------------------------------------------------------------- run */
 
-static void wait_for_tiles(di_pool *pool, size_t tiles) {
-    int64_t until = 0;
+static bool spin_for_tiles(di_pool *pool, size_t tiles, int64_t until) {
     for (;;) {
         for (int i = 0; i < PAUSES_PER_LOOK; i++) {
-            if (atomic_load_explicit(&pool->done, memory_order_acquire) == tiles) return;
+            if (atomic_load_explicit(&pool->done, memory_order_acquire) == tiles) return true;
             spin_pause();
         }
-        int64_t now = di_now_ns();
-        if (until == 0) until = now + pool->caller_spin_ns;
-        if (now >= until) break;
+        if (di_now_ns() >= until) return false;
     }
+}
+
+static void sleep_for_tiles(di_pool *pool, size_t tiles) {
     for (;;) {
         atomic_store(&pool->caller_sleeps, 1);
         if (atomic_load(&pool->done) == tiles) break;
         futex_wait(&pool->caller_sleeps, 1, CALLER_SLEEP_NS);
     }
     atomic_store(&pool->caller_sleeps, 0);
+}
+
+static void wait_for_tiles(di_pool *pool, size_t tiles) {
+    if (atomic_load_explicit(&pool->done, memory_order_acquire) == tiles) return;
+    int64_t start = di_now_ns();
+    if (!spin_for_tiles(pool, tiles, start + pool->caller_spin_ns)) sleep_for_tiles(pool, tiles);
+    atomic_fetch_add_explicit(&pool->caller_waits_ns, di_now_ns() - start, memory_order_relaxed);
+}
+
+void di_pool_get_times(const di_pool *pool, di_pool_times *times) {
+    *times = (di_pool_times){.caller_waits_ns = atomic_load_explicit(&pool->caller_waits_ns, memory_order_relaxed)};
+    for (int i = 0; i < pool->running; i++)
+        times->workers_busy_ns += atomic_load_explicit(&pool->workers[i].busy_ns, memory_order_relaxed);
 }
 
 void di_pool_run(di_pool *pool, size_t tiles, di_pool_tile work, void *arg) {
@@ -248,6 +268,6 @@ void di_pool_run(di_pool *pool, size_t tiles, di_pool_tile work, void *arg) {
     atomic_fetch_add(&pool->generation, 1);
     int sleeping = atomic_load(&pool->sleeping);
     if (sleeping > 0) futex_wake(&pool->generation, tiles - 1 < (size_t)sleeping ? (int)(tiles - 1) : sleeping);
-    work_tiles(pool, 0);
+    work_tiles(pool, 0, NULL);
     wait_for_tiles(pool, tiles);
 }

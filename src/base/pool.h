@@ -24,6 +24,13 @@ int di_pool_threads(const di_pool *pool);
 /* Runs work(arg, t, worker) once for every t in [0, tiles) and returns when all are done. Allocates nothing. */
 void di_pool_run(di_pool *pool, size_t tiles, di_pool_tile work, void *arg);
 
+/* Time since the pool was made: of the workers on tiles, and of the caller waiting for the workers' last tiles. Any
+ * thread. */
+typedef struct di_pool_times {
+    int64_t workers_busy_ns, caller_waits_ns;
+} di_pool_times;
+void di_pool_get_times(const di_pool *pool, di_pool_times *times);
+
 /* Cores this process may use (affinity and cgroup quota), at least 1. */
 int di_usable_cores(void);
 

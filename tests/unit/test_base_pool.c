@@ -199,12 +199,37 @@ static void test_usable_cores(void **state) {
     sched_setaffinity(0, sizeof before, &before);
 }
 
+static void work_2_ms(void *arg, size_t tile, int worker) {
+    (void)arg;
+    (void)tile;
+    (void)worker;
+    for (int64_t until = di_now_ns() + 2000000; di_now_ns() < until;) {
+    }
+}
+
+static void test_times(void **state) {
+    (void)state;
+    di_pool *pool;
+    di_pool_times times;
+    assert_int_equal(di_pool_new(3, &pool, NULL), DI_OK);
+    di_pool_get_times(pool, &times);
+    assert_int_equal(times.workers_busy_ns, 0);
+    assert_int_equal(times.caller_waits_ns, 0);
+    int64_t start = di_now_ns();
+    for (int run = 0; run < 10; run++) di_pool_run(pool, 4, work_2_ms, NULL);
+    int64_t wall = di_now_ns() - start;
+    di_pool_get_times(pool, &times);
+    assert_in_range(times.workers_busy_ns, 2000000, 2 * wall);
+    assert_in_range(times.caller_waits_ns, 0, wall);
+    di_pool_free(pool);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_tile_once),    cmocka_unit_test(test_runs_are_ordered),
         cmocka_unit_test(test_blocking_waits),     cmocka_unit_test(test_start_and_stop),
         cmocka_unit_test(test_idle_costs_nothing), cmocka_unit_test(test_float_mode),
-        cmocka_unit_test(test_usable_cores),
+        cmocka_unit_test(test_usable_cores),       cmocka_unit_test(test_times),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
