@@ -374,8 +374,9 @@ static void refuses_broken_relations(void **state) {
                 "layer 2 has compress_ratios 2");
     free(text);
     expect("compress_ratios", "[0, 0, 2, 1, 2, 1, 1, 1, 1, 1]", "reads the cache of layer 2");
-    expect("candidate_source_layer_id", "4", "the last of kv_source_layer_ids");
-    expect("candidate_source_layer_id", "7", "the last of kv_source_layer_ids");
+    expect("candidate_source_layer_id", "4", "one of index_source_layer_ids from the last");
+    expect("candidate_source_layer_id", "6", "one of index_source_layer_ids from the last");
+    expect("candidate_source_layer_id", "8", "one of index_source_layer_ids from the last");
     expect("candidate_topk_blocks", "0", "at least 1");
     expect("candidate_block_size", "0", "at least 1");
     expect("engram_layer_ids", "[4, 1]", "strictly ascending");
