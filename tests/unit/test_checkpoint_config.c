@@ -184,6 +184,7 @@ static void accepts_other_models(void **state) {
     accept("sliding_window", "7");
     accept("candidate_source_layer_id", "-1");
     accept("candidate_source_layer_id", "null");
+    accept("candidate_source_layer_id", "7");
     accept("engram_layer_ids", "[]");
     accept("dspark_block_size", "0");
     accept("eos_token_id", "[1, 5, 1]");
