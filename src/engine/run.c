@@ -43,6 +43,12 @@ static void make_silent_sequences(di_request *request) {
     }
 }
 
+/* Choices of a request that is over are not delivered; it may be freed before the next delivery. */
+static void forget_choices(di_engine *engine, const di_request *request) {
+    for (uint32_t i = 0; i < engine->chosen_count; i++)
+        if (engine->chosen[i] && engine->chosen[i]->request == request) engine->chosen[i] = NULL;
+}
+
 /* The only way into FINISHED. The engine's reference stays: whoever holds the request in a list drops it. */
 void di_finish_request(di_engine *engine, di_request *request, di_finish_reason reason, const di_error *error) {
     if (request->state == DI_REQUEST_FINISHED) return;
@@ -57,6 +63,7 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
         di_tenant_of(engine, request->tenant)->active--;
     }
     request->state = DI_REQUEST_FINISHED;
+    forget_choices(engine, request);
     for (int32_t i = 0; request->sequences && i < request->sampling.n; i++) {
         di_sequence *s = &request->sequences[i];
         s->choice.waiting = false;
