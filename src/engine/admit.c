@@ -272,9 +272,7 @@ static int64_t find_victim(const di_engine *engine, const di_request *spared, in
     int64_t best = -1;
     for (uint32_t i = 0; i < engine->running.count; i++) {
         const di_request *r = engine->running.items[i];
-        if (r == spared || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || r->score ||
-            in_step(r))
-            continue;
+        if (r == spared || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || in_step(r)) continue;
         if (lower && r->priority >= priority) continue;
         const di_request *b = best < 0 ? NULL : engine->running.items[best];
         if (!b || r->priority < b->priority || (r->priority == b->priority && r->submitted_ns > b->submitted_ns))
