@@ -16,7 +16,7 @@ struct di_page_pool {
     di_model *model;
     page_chunk *chunks;
     di_page *free;
-    uint32_t max_pages, made, used;
+    uint32_t max_pages, made, used, spare;
 };
 
 di_status di_page_pool_new(di_model *model, uint32_t max_pages, di_page_pool **pool, di_error *error) {
@@ -56,7 +56,8 @@ static void grow(di_page_pool *pool) {
     pool->chunks = chunk;
     pool->made += count;
     for (uint32_t i = count; i > 0; i--) {
-        chunk->pages[i - 1] = (di_page){.buffer = {chunk->block, (i - 1) * bytes}, .next_free = pool->free};
+        chunk->pages[i - 1] =
+            (di_page){.pool = pool, .buffer = {chunk->block, (i - 1) * bytes}, .next_free = pool->free};
         pool->free = &chunk->pages[i - 1];
     }
 }
@@ -76,14 +77,30 @@ di_page *di_page_take(di_page_pool *pool) {
     return page;
 }
 
+/* Keeps count of the pages that only the prefix cache holds. */
+static bool is_spare(const di_page *page) {
+    return page->cached && page->references == 1;
+}
+
 void di_page_share(di_page *page) {
+    page->pool->spare -= is_spare(page);
     page->references++;
+}
+
+void di_page_set_cached(di_page *page, bool cached) {
+    page->pool->spare -= is_spare(page);
+    page->cached = cached;
+    page->pool->spare += is_spare(page);
 }
 
 void di_page_release(di_page_pool *pool, di_page *page) {
     if (!page) return;
     assert(page->references > 0);
-    if (--page->references) return;
+    if (--page->references) {
+        pool->spare += is_spare(page);
+        return;
+    }
+    assert(!page->cached);
     page->next_free = pool->free;
     pool->free = page;
     pool->used--;
@@ -104,6 +121,9 @@ uint32_t di_page_pool_used(const di_page_pool *pool) {
 }
 uint32_t di_page_pool_limit(const di_page_pool *pool) {
     return pool->max_pages;
+}
+uint32_t di_page_pool_spare(const di_page_pool *pool) {
+    return pool->spare;
 }
 di_model *di_page_pool_model(const di_page_pool *pool) {
     return pool->model;

@@ -11,8 +11,10 @@
 typedef struct di_page_pool di_page_pool;
 
 typedef struct di_page {
+    di_page_pool *pool;
     di_buffer buffer; /* page_bytes of the layout */
     uint32_t references;
+    bool cached; /* one of the references is the prefix cache's */
     struct di_page *next_free;
 } di_page;
 
@@ -26,9 +28,12 @@ void di_page_share(di_page *page);
 void di_page_release(di_page_pool *pool, di_page *page); /* NULL is allowed */
 /* A private copy, or NULL when the pool is exhausted. */
 di_page *di_page_copy(di_page_pool *pool, const di_page *page);
+/* Tells the pool that the prefix cache took a reference, or is about to release it. */
+void di_page_set_cached(di_page *page, bool cached);
 
 uint32_t di_page_pool_used(const di_page_pool *pool);  /* pages with references */
 uint32_t di_page_pool_limit(const di_page_pool *pool); /* max_pages */
+uint32_t di_page_pool_spare(const di_page_pool *pool); /* pages that only the prefix cache holds */
 di_model *di_page_pool_model(const di_page_pool *pool);
 
 #endif

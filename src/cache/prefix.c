@@ -112,6 +112,7 @@ static node *new_child(di_prefix_cache *c, node *parent, const int32_t *ids, di_
     memcpy(n->ids, ids, c->page_tokens * sizeof *ids);
     n->page = page;
     di_page_share(page);
+    di_page_set_cached(page, true);
     parent->references++;
     n->next_sibling = parent->first_child;
     if (parent->first_child) parent->first_child->previous_sibling = n;
@@ -120,6 +121,7 @@ static node *new_child(di_prefix_cache *c, node *parent, const int32_t *ids, di_
     n->next_in_bucket = c->buckets[n->hash % c->bucket_count];
     c->buckets[n->hash % c->bucket_count] = n;
     c->counters.nodes++;
+    c->counters.pages++;
     c->counters.bytes += c->page_bytes;
     return n;
 }
@@ -129,6 +131,13 @@ static void free_root(di_prefix_cache *c, node *root) {
     while (*link != root) link = &(*link)->next_root;
     *link = root->next_root;
     free(root);
+}
+
+static void give_back(di_prefix_cache *c, di_page *page) {
+    if (!page) return;
+    di_page_set_cached(page, false);
+    di_page_release(c->pool, page);
+    c->counters.pages--;
 }
 
 /* Frees nodes from `n` upwards that nothing refers to. */
@@ -147,7 +156,7 @@ static void drop_unused(di_prefix_cache *c, node *n) {
             n->previous_sibling->next_sibling = n->next_sibling;
         else
             parent->first_child = n->next_sibling;
-        di_page_release(c->pool, n->page);
+        give_back(c, n->page);
         c->counters.nodes--;
         c->counters.bytes -= c->page_bytes;
         parent->references--;
@@ -191,7 +200,7 @@ static void evict(di_prefix_cache *c, snapshot *s) {
     c->counters.snapshots--;
     c->counters.snapshots_evicted++;
     backend->ops->release(backend, s->rolling);
-    di_page_release(c->pool, s->tail);
+    give_back(c, s->tail);
     s->at->references--;
     drop_unused(c, s->at);
     free(s);
@@ -215,11 +224,24 @@ static uint64_t bytes_freed(const di_prefix_cache *c, const snapshot *s) {
     return bytes;
 }
 
-static bool evict_one(di_prefix_cache *c) {
+/* Whether evicting it gives a page back to the pool: pages of its path may be shared with running sequences, or needed
+ * by other snapshots. */
+static bool frees_page(const snapshot *s) {
+    if (s->tail) return true;
+    bool frees = false;
+    for (const node *n = s->at; n && n->parent && n->references == 1 && !frees; n = n->parent)
+        frees = n->page->references == 1;
+    return frees;
+}
+
+/* for_pages: only what gives pages back. */
+static bool evict_one(di_prefix_cache *c, bool for_pages) {
     snapshot *worst = NULL;
     double worst_score = 0;
-    snapshot *s = c->oldest;
-    for (int i = 0; i < OLDEST && s; i++, s = s->newer) {
+    int looked_at = 0;
+    for (snapshot *s = c->oldest; s && looked_at < OLDEST; s = s->newer) {
+        if (for_pages && !frees_page(s)) continue;
+        looked_at++;
         double score = (double)tokens_saved(s) / (double)bytes_freed(c, s);
         if (!worst || score < worst_score) {
             worst = s;
@@ -310,7 +332,7 @@ void di_prefix_lookup(di_prefix_cache *c, uint64_t salt, const int32_t *ids, uin
 static bool fits(di_prefix_cache *c, uint64_t more) {
     if (more > c->budget) return false;
     while (c->counters.bytes + more > c->budget)
-        if (!evict_one(c)) return false;
+        if (!evict_one(c, false)) return false;
     return true;
 }
 
@@ -339,8 +361,12 @@ static bool fill_snapshot(di_prefix_cache *c, snapshot *s, const int32_t *ids, d
     uint32_t tail = s->position % c->page_tokens;
     di_backend *backend = di_model_backend(c->model);
     memcpy(s->tail_ids, ids + (s->position - tail), tail * sizeof *ids);
-    if (tail && !(s->tail = di_page_copy(c->pool, di_state_page(state, s->position / c->page_tokens)))) return false;
     if (backend->ops->allocate(backend, c->rolling_bytes, &s->rolling, NULL)) return false;
+    if (tail && !(s->tail = di_page_copy(c->pool, di_state_page(state, s->position / c->page_tokens)))) return false;
+    if (s->tail) {
+        di_page_set_cached(s->tail, true);
+        c->counters.pages++;
+    }
     const di_state_view *view = di_state_get_view(state);
     di_copy_args copy = {.from = view->rolling, .to = {s->rolling, 0}, .bytes = c->rolling_bytes, .count = 1};
     backend->ops->copy(backend, &copy);
@@ -352,7 +378,7 @@ static bool fill_snapshot(di_prefix_cache *c, snapshot *s, const int32_t *ids, d
 static void publish_in_memory(di_prefix_cache *c, uint64_t salt, const int32_t *ids, di_state *state) {
     uint32_t position = (uint32_t)di_state_length(state), tail = position % c->page_tokens;
     uint64_t need = c->rolling_bytes + (tail ? c->page_bytes : 0);
-    if (!position || !fits(c, need)) return;
+    if (!position || need > c->budget) return;
     node *at = insert_blocks(c, salt, ids, position / c->page_tokens, state);
     if (!at) return;
     snapshot *known = best_snapshot(c, at, ids, position);
@@ -372,7 +398,8 @@ static void publish_in_memory(di_prefix_cache *c, uint64_t salt, const int32_t *
             c->counters.snapshots++;
             c->counters.snapshots_made++;
         } else {
-            di_page_release(c->pool, s->tail);
+            di_backend *backend = di_model_backend(c->model);
+            backend->ops->release(backend, s->rolling);
             free(s);
         }
     }
@@ -432,13 +459,15 @@ bool di_prefix_adopt(di_prefix_cache *c, uint64_t salt, const int32_t *ids, uint
 /* ---------------------------------------------------------------- room and life */
 
 bool di_prefix_make_room(di_prefix_cache *c, uint32_t pages) {
-    while (di_page_pool_limit(c->pool) - di_page_pool_used(c->pool) < pages)
-        if (!evict_one(c)) return false;
+    uint32_t limit = di_page_pool_limit(c->pool);
+    if ((uint64_t)limit - di_page_pool_used(c->pool) + di_page_pool_spare(c->pool) < pages) return false;
+    while (limit - di_page_pool_used(c->pool) < pages)
+        if (!evict_one(c, true) && !evict_one(c, false)) return false;
     return true;
 }
 
 void di_prefix_clear(di_prefix_cache *c) {
-    while (evict_one(c)) {
+    while (evict_one(c, false)) {
     }
 }
 

@@ -44,8 +44,8 @@ typedef struct di_prefix_hit {
 
 typedef struct di_prefix_counters {
     uint64_t lookups, hits, hit_tokens, snapshots_made, snapshots_evicted;
-    uint64_t bytes; /* held now: rolling blocks and pages of the tree */
-    uint32_t snapshots, nodes;
+    uint64_t bytes;                   /* held now: rolling blocks and pages of the tree */
+    uint32_t snapshots, nodes, pages; /* pages: of nodes, and unfinished ones of snapshots */
 } di_prefix_counters;
 
 /* bytes: budget for rolling blocks, tree pages and unfinished pages; 0 = no caching. */
@@ -60,7 +60,7 @@ void di_prefix_lookup(di_prefix_cache *cache, uint64_t salt, const int32_t *ids,
 /* Remembers the state's committed positions, ids[0 .. length). Does nothing when the budget cannot hold it. */
 void di_prefix_publish(di_prefix_cache *cache, uint64_t salt, const int32_t *ids, di_state *state);
 
-/* Gives back pages until `pages` of the pool are free or nothing is left to evict. */
+/* Evicts until `pages` of the pool are free. False when that cannot be reached, then nothing is evicted. */
 bool di_prefix_make_room(di_prefix_cache *cache, uint32_t pages);
 
 /* With a disk tier, what is published goes there too. NULL: none. */
