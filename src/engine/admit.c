@@ -1,8 +1,10 @@
 /* admit.c - who runs: queue order, fair shares, admission by pages and places, preemption by swapping state objects.
  *
- * No request can block the others for ever: one that is admitted fits the pool alone, and any other request can be
- * moved out of its way, as a state object in the swap space or, when that is full, by forgetting its state and
- * computing it again (the bits are the same).
+ * No request can block the others for ever. Admission counts the pages that the running ones still have to take for
+ * their prompts. Beyond that there is one order of importance (level, then arrival): for its pages a request may move
+ * out less important ones, as state objects in the swap space or, when that is full, by forgetting their states and
+ * computing them again (the bits are the same); a less important one waits. The most important one fits the pool alone,
+ * so there is always one that goes on.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -32,34 +34,60 @@ void di_list_remove(di_request_list *list, uint32_t index) {
 
 /* ---------------------------------------------------------------- order */
 
-di_tenant *di_tenant_of(di_engine *engine, uint64_t name) {
-    for (uint32_t i = 0; i < engine->tenant_count; i++)
-        if (engine->tenants[i].name == name) return &engine->tenants[i];
-    di_tenant *unused = NULL;
-    for (uint32_t i = 0; i < engine->tenant_count && !unused; i++)
-        if (!engine->tenants[i].active) unused = &engine->tenants[i];
-    if (engine->tenant_count < engine->tenant_capacity) unused = &engine->tenants[engine->tenant_count++];
-    if (!unused) return &engine->tenants[0];
-    *unused = (di_tenant){.name = name};
-    return unused;
+/* Place of a tenant: its own, a fresh one, or that of the least served one that has no requests. */
+static bool place_tenant(di_engine *engine, uint64_t name, uint32_t *place) {
+    uint32_t unused = UINT32_MAX;
+    for (uint32_t i = 0; i < engine->tenant_count; i++) {
+        const di_tenant *tenant = &engine->tenants[i];
+        *place = i;
+        if (tenant->name == name) return true;
+        if (!tenant->requests && (unused == UINT32_MAX || tenant->served < engine->tenants[unused].served)) unused = i;
+    }
+    if (engine->tenant_count < engine->tenant_capacity) {
+        unused = engine->tenant_count++;
+    } else if (unused == UINT32_MAX) {
+        uint32_t capacity = 2 * engine->tenant_capacity;
+        di_tenant *grown = realloc(engine->tenants, capacity * sizeof *grown);
+        if (!grown) return false;
+        engine->tenants = grown;
+        engine->tenant_capacity = capacity;
+        unused = engine->tenant_count++;
+    }
+    engine->tenants[unused] = (di_tenant){.name = name};
+    *place = unused;
+    return true;
 }
 
-/* Rows that this tenant has had more than the least served active one. */
-static double excess(di_engine *engine, const di_tenant *tenant) {
-    double least = tenant->served;
+/* Rows that the least served tenant with requests has had; -1 when there is none. */
+static double least_served(const di_engine *engine) {
+    double least = -1;
     for (uint32_t i = 0; i < engine->tenant_count; i++)
-        if (engine->tenants[i].active && engine->tenants[i].served < least) least = engine->tenants[i].served;
-    return tenant->served - least;
+        if (engine->tenants[i].requests && (least < 0 || engine->tenants[i].served < least))
+            least = engine->tenants[i].served;
+    return least;
 }
 
 /* A tenant that comes back does not bring credit for the time it was away. */
-static void join_tenant(di_engine *engine, uint64_t name) {
-    di_tenant *tenant = di_tenant_of(engine, name);
-    double least = -1;
-    for (uint32_t i = 0; i < engine->tenant_count; i++)
-        if (engine->tenants[i].active && (least < 0 || engine->tenants[i].served < least))
-            least = engine->tenants[i].served;
-    if (!tenant->active++ && least > tenant->served) tenant->served = least;
+static bool join_tenant(di_engine *engine, di_request *request) {
+    uint32_t place;
+    double least = least_served(engine);
+    if (!place_tenant(engine, request->tenant, &place)) return false;
+    di_tenant *tenant = &engine->tenants[place];
+    if (!tenant->requests++ && least > tenant->served) tenant->served = least;
+    request->tenant_place = place;
+    return true;
+}
+
+void di_leave_tenant(di_engine *engine, di_request *request) {
+    if (request->tenant_place == UINT32_MAX) return;
+    engine->tenants[request->tenant_place].requests--;
+    request->tenant_place = UINT32_MAX;
+}
+
+/* Priority, and one more for each ageing period that the request has waited, also after it was preempted. */
+static double level_of(const di_engine *engine, const di_request *request, int64_t now) {
+    int64_t waited = request->waited_ns + (request->waiting_ns ? now - request->waiting_ns : 0);
+    return request->priority + floor(di_ms(waited) / (double)engine->ageing_ms);
 }
 
 static uint32_t rows_left(const di_request *request) {
@@ -73,22 +101,24 @@ static uint32_t rows_left(const di_request *request) {
     return left;
 }
 
-/* Priority with ageing first (a request gains one level for each ageing period it has waited), then the tenant's
- * service, then response ratio: (wait + cost) / cost, so that short work overtakes long work but not for ever. */
-static double order_of(di_engine *engine, const di_request *request, int64_t now) {
-    double waited = (double)(now - request->submitted_ns) / 1e9;
-    double level = request->priority + floor(waited * 1000 / (double)engine->ageing_ms);
+/* Level first, then the tenant's service, then response ratio: (age + cost) / cost, so that short work overtakes long
+ * work but not for ever. */
+static double order_of(const di_engine *engine, const di_request *request, double least, int64_t now) {
+    double age = (double)(now - request->submitted_ns) / 1e9;
     di_step_load load = {.prompt_rows = rows_left(request), .prompt_context = request->prompt_count / 2.0};
     double cost = di_step_model_predict(&engine->step_model, &load) + 1e-4;
-    double ratio = (waited + cost) / cost;
+    double ratio = (age + cost) / cost;
     /* Service is compared in portions, so that two tenants do not take turns row by row. */
-    double share = floor(excess(engine, di_tenant_of(engine, request->tenant)) / 512);
-    return -level * 1e12 + fmin(share, 1e9) * 1e3 - fmin(ratio, 999);
+    double share = floor((engine->tenants[request->tenant_place].served - least) / 512);
+    return -level_of(engine, request, now) * 1e12 + fmin(share, 9e8) * 1e3 - fmin(ratio, 999);
 }
 
 void di_order_all(di_engine *engine, di_request_list *list) {
     int64_t now = di_now_ns();
-    for (uint32_t i = 0; i < list->count; i++) list->items[i]->order = order_of(engine, list->items[i], now);
+    double least = least_served(engine);
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->items[i]->state != DI_REQUEST_FINISHED)
+            list->items[i]->order = order_of(engine, list->items[i], least, now);
 }
 
 /* ---------------------------------------------------------------- the queue */
@@ -98,7 +128,9 @@ void di_enqueue(di_engine *engine, di_request *inbox) {
         di_request *request = inbox;
         inbox = inbox->next;
         di_count(&engine->metrics, DI_COUNT_REQUESTS_SUBMITTED, 1);
-        if (di_list_add(&engine->queue, request)) continue;
+        request->serial = engine->arrivals++;
+        request->waiting_ns = request->submitted_ns;
+        if (join_tenant(engine, request) && di_list_add(&engine->queue, request)) continue;
         di_error error = {0};
         di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request queue");
         di_finish_request(engine, request, DI_FINISH_ERROR, &error);
@@ -144,14 +176,20 @@ static uint32_t positions_of(const di_request *request) {
     return (uint32_t)(request->prompt_count + request->max_tokens);
 }
 
-/* A state for the sequence, with whatever the prefix cache holds of its ids. */
-static di_status start_state(di_engine *engine, di_sequence *sequence, di_prefix_hit *hit, di_error *error) {
+/* Ids among which a cached state may be looked for. Compact: a state behind the prompt's end has no decoder windows,
+ * while this sequence had some there. */
+static uint32_t reusable(const di_engine *engine, const di_sequence *sequence) {
+    uint32_t prompt = sequence->request->prompt_count;
+    return engine->compact && sequence->goal > prompt ? prompt : sequence->goal;
+}
+
+di_status di_start_state(di_engine *engine, di_sequence *sequence, di_prefix_hit *hit, di_error *error) {
     di_request *request = sequence->request;
     di_status status = di_state_new(engine->pages, positions_of(request), &sequence->state, error);
     if (status != DI_OK) return status;
     *hit = (di_prefix_hit){.reason = DI_MISS_DISABLED};
     if (request->score || request->sampling.prompt_logprobs >= 0) return DI_OK;
-    di_prefix_lookup(engine->cache, request->tenant, sequence->ids, sequence->goal, sequence->state, hit);
+    di_prefix_lookup(engine->cache, request->tenant, sequence->ids, reusable(engine, sequence), sequence->state, hit);
     di_count(&engine->metrics, DI_COUNT_CACHE_LOOKUPS, 1);
     di_count(&engine->metrics, DI_COUNT_CACHE_HITS, hit->cached > 0);
     di_count(&engine->metrics, DI_COUNT_CACHED_TOKENS_RAM, hit->cached);
@@ -166,7 +204,7 @@ static void start_restore(di_engine *engine, di_sequence *sequence) {
     di_request *request = sequence->request;
     if (!engine->disk || request->score || request->sampling.prompt_logprobs >= 0) return;
     uint32_t here = (uint32_t)di_state_length(sequence->state);
-    uint32_t there = di_disk_find(engine->disk, request->tenant, sequence->ids, sequence->goal, here);
+    uint32_t there = di_disk_find(engine->disk, request->tenant, sequence->ids, reusable(engine, sequence), here);
     if (there < here + LEAST_RESTORED) return;
     sequence->load = di_disk_load_start(engine->disk, request->tenant, sequence->ids, there, 0);
     sequence->load_position = there;
@@ -212,7 +250,7 @@ static di_status start_request(di_engine *engine, di_request *request, di_error 
     di_status status = DI_OK;
     for (int32_t i = 0; status == DI_OK && i < request->sampling.n; i++)
         status = make_sequence(engine, request, i, error);
-    if (status == DI_OK) status = start_state(engine, &request->sequences[0], &request->hit, error);
+    if (status == DI_OK) status = di_start_state(engine, &request->sequences[0], &request->hit, error);
     request->cached_tokens = request->hit.cached;
     if (status == DI_OK) start_restore(engine, &request->sequences[0]);
     return status;
@@ -247,12 +285,14 @@ static void swap_out(di_engine *engine, uint32_t index) {
             s->choose = false;
         }
     }
-    request->state = DI_REQUEST_SWAPPED;
     request->preemptions++;
-    engine->sequences -= (uint32_t)request->sampling.n;
     di_count(&engine->metrics, DI_COUNT_PREEMPTIONS, 1);
     if (di_list_add(&engine->swapped, request)) {
         di_list_remove(&engine->running, index);
+        engine->sequences -= (uint32_t)request->sampling.n;
+        request->state = DI_REQUEST_SWAPPED;
+        request->waiting_ns = di_now_ns();
+        request->order = order_of(engine, request, least_served(engine), request->waiting_ns);
         return;
     }
     di_error error = {0};
@@ -266,24 +306,29 @@ static bool in_step(const di_request *request) {
     return false;
 }
 
-/* Least important running request that may be moved out: lowest priority, then most remaining work, then latest
- * arrival. Only those below `priority` if `lower` is set. -1 = none. */
-static int64_t find_victim(const di_engine *engine, const di_request *spared, int32_t priority, bool lower) {
-    int64_t best = -1;
+/* The running request that is moved out for `other`: one whose reader is behind, else the least important one, if it is
+ * less important than `other`. A request that only wants to start moves out lower levels, not later arrivals.
+ * -1 = none. */
+static int64_t find_victim(const di_engine *engine, const di_request *other, bool starting) {
+    int64_t best = -1, now = di_now_ns();
+    uint64_t serial = starting ? UINT64_MAX : other->serial;
+    double level = level_of(engine, other, now);
     for (uint32_t i = 0; i < engine->running.count; i++) {
-        const di_request *r = engine->running.items[i];
-        if (r == spared || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || in_step(r)) continue;
-        if (lower && r->priority >= priority) continue;
-        const di_request *b = best < 0 ? NULL : engine->running.items[best];
-        if (!b || r->priority < b->priority || (r->priority == b->priority && r->submitted_ns > b->submitted_ns))
-            best = i;
+        di_request *r = engine->running.items[i];
+        if (r == other || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || in_step(r)) continue;
+        if (di_reader_is_behind(engine, r)) return i;
+        double its = level_of(engine, r, now);
+        if (its > level || (its == level && r->serial <= serial)) continue;
+        level = its;
+        serial = r->serial;
+        best = i;
     }
     return best;
 }
 
 bool di_make_room(di_engine *engine, const di_sequence *sequence, uint32_t pages) {
     while (!di_prefix_make_room(engine->cache, pages)) {
-        int64_t victim = find_victim(engine, sequence->request, 0, false);
+        int64_t victim = find_victim(engine, sequence->request, false);
         if (victim < 0) return false;
         swap_out(engine, (uint32_t)victim);
     }
@@ -307,17 +352,30 @@ static uint32_t pages_wanted(const di_engine *engine, const di_request *request)
     return pages;
 }
 
-/* Room for the request beside those that run: a place for every sample, its pages, and a page of growth for each
- * running sequence. Requests of lower priority give way. */
+/* Pages that the running sequences were admitted for and do not have yet: up to their goals, and one of growth. */
+static uint32_t pages_promised(const di_engine *engine) {
+    uint32_t pages = engine->sequences;
+    for (uint32_t i = 0; i < engine->running.count; i++) {
+        const di_request *r = engine->running.items[i];
+        for (int32_t j = 0; r->sequences && j < r->sampling.n; j++) {
+            const di_sequence *s = &r->sequences[j];
+            if (s->done || (j > 0 && !r->prompt_done)) continue;
+            pages += s->state ? di_state_pages_missing(s->state, s->goal) : pages_for(engine, s->goal);
+        }
+    }
+    return pages;
+}
+
+/* Room for the request beside those that run: a place for every sample and its pages. Lower levels give way. */
 static bool has_room(di_engine *engine, const di_request *request) {
     uint32_t n = (uint32_t)request->sampling.n;
     while (engine->sequences + n > engine->max_seqs ||
-           !di_prefix_make_room(engine->cache, pages_wanted(engine, request) + engine->sequences)) {
+           !di_prefix_make_room(engine->cache, pages_wanted(engine, request) + pages_promised(engine))) {
         if (!engine->running.count) {
             /* Alone it is given whatever there is: parameters.c made sure that it fits. */
             return true;
         }
-        int64_t victim = find_victim(engine, NULL, request->priority, true);
+        int64_t victim = find_victim(engine, request, true);
         if (victim < 0) return false;
         swap_out(engine, (uint32_t)victim);
     }
@@ -331,7 +389,7 @@ static di_status swap_in(di_engine *engine, di_request *request, di_error *error
         if (s->done || (i > 0 && !request->prompt_done)) continue;
         if (!s->swapped.length) {
             di_prefix_hit hit;
-            status = start_state(engine, s, &hit, error);
+            status = di_start_state(engine, s, &hit, error);
             if (status == DI_OK) start_restore(engine, s);
             continue;
         }
@@ -354,10 +412,12 @@ static void let_run(di_engine *engine, di_request_list *list, uint32_t index) {
     bool fresh = request->state == DI_REQUEST_QUEUED;
     di_list_remove(list, index);
     engine->sequences += (uint32_t)request->sampling.n;
+    int64_t now = di_now_ns();
+    request->waited_ns += now - request->waiting_ns;
+    request->waiting_ns = 0;
     if (fresh) {
         di_hub_left_queue(engine->hub);
-        request->admitted_ns = di_now_ns();
-        join_tenant(engine, request->tenant);
+        request->admitted_ns = now;
         di_count(&engine->metrics, DI_COUNT_PROMPT_TOKENS, request->prompt_count);
         di_observe(&engine->metrics, DI_HISTOGRAM_QUEUE_TIME,
                    (double)(request->admitted_ns - request->submitted_ns) / 1e9);
@@ -378,11 +438,21 @@ static void let_run(di_engine *engine, di_request_list *list, uint32_t index) {
         di_emit_prompt(request);
 }
 
-static int64_t first_in_order(const di_request_list *list) {
+/* One whose reader is behind would only be in the way. */
+static int64_t first_in_order(const di_engine *engine, const di_request_list *list) {
     int64_t best = -1;
-    for (uint32_t i = 0; i < list->count; i++)
-        if (best < 0 || list->items[i]->order < list->items[best]->order) best = i;
+    for (uint32_t i = 0; i < list->count; i++) {
+        di_request *request = list->items[i];
+        if (best >= 0 && request->order >= list->items[best]->order) continue;
+        if (list == &engine->queue || !di_reader_is_behind(engine, request)) best = i;
+    }
     return best;
+}
+
+/* A preempted request goes before fresh ones of its level. */
+static bool goes_before(const di_engine *engine, const di_request *swapped, const di_request *queued) {
+    int64_t now = di_now_ns();
+    return level_of(engine, swapped, now) >= level_of(engine, queued, now);
 }
 
 void di_admit(di_engine *engine) {
@@ -390,18 +460,13 @@ void di_admit(di_engine *engine) {
     di_order_all(engine, &engine->queue);
     di_order_all(engine, &engine->swapped);
     for (;;) {
-        /* A preempted request keeps its arrival time and goes before fresh ones of its level. */
-        int64_t queued = first_in_order(&engine->queue), swapped = first_in_order(&engine->swapped);
+        int64_t queued = first_in_order(engine, &engine->queue), swapped = first_in_order(engine, &engine->swapped);
         bool old = swapped >= 0 &&
-                   (queued < 0 || engine->swapped.items[swapped]->priority >= engine->queue.items[queued]->priority);
+                   (queued < 0 || goes_before(engine, engine->swapped.items[swapped], engine->queue.items[queued]));
         di_request_list *list = old ? &engine->swapped : &engine->queue;
         int64_t index = old ? swapped : queued;
         if (index < 0 || !has_room(engine, list->items[index])) break;
         /* has_room may have moved requests to the list of swapped ones, behind `index`. */
         let_run(engine, list, (uint32_t)index);
     }
-    di_gauge(&engine->metrics, DI_GAUGE_QUEUE, engine->queue.count);
-    di_gauge(&engine->metrics, DI_GAUGE_SWAPPED, engine->swapped.count);
-    di_gauge(&engine->metrics, DI_GAUGE_RUNNING, engine->sequences);
-    di_gauge(&engine->metrics, DI_GAUGE_SWAP_BYTES, (int64_t)engine->swap_bytes);
 }

@@ -161,7 +161,7 @@ void di_deliver(di_engine *engine) {
     /* While a step runs, the choices of the step before it are in the other batch. */
     const di_batch *batch = &engine->batches[engine->planned_count ? engine->batch ^ 1 : engine->batch];
     for (uint32_t i = 0; i < engine->chosen_count; i++)
-        if (engine->chosen[i] && engine->chosen[i]->choice.waiting) deliver_one(engine, batch, engine->chosen[i]);
+        if (engine->chosen[i]) deliver_one(engine, batch, engine->chosen[i]); /* NULL: ended meanwhile */
     engine->chosen_count = 0;
 }
 

@@ -120,7 +120,8 @@ struct di_request {
     uint64_t max_tokens;               /* after the cut to the context */
     int64_t submitted_ns, deadline_ns; /* INT64_MAX = none */
     bool score;
-    float *window; /* score: f32 [logits rows][V], filled by the engine while window_free is false */
+    uint64_t serial; /* order of arrival, given by the queue */
+    float *window;   /* score: f32 [logits rows][V], filled by the engine while window_free is false */
 
     /* engine */
     di_request_state state;
@@ -129,12 +130,16 @@ struct di_request {
     uint32_t live;
     bool prompt_done;
     uint64_t completion_tokens;
+    uint32_t reported; /* scored rows or prompt tokens that the reader has; what is computed again is not told again */
     uint32_t cached_tokens;
     di_prefix_hit hit;
     uint32_t preemptions;
     int64_t restore_until_ns;
     int64_t admitted_ns, prompt_done_ns, first_token_ns;
-    double order; /* scratch of the scheduler */
+    uint32_t tenant_place; /* in engine->tenants; UINT32_MAX: none (not enqueued, or finished) */
+    int64_t waiting_ns;    /* since when it waits to start or to go on; 0 = it runs */
+    int64_t waited_ns;     /* before that */
+    double order;          /* scratch of the scheduler */
 
     /* written by the engine before the event queue closes */
     di_status status;
@@ -159,9 +164,9 @@ typedef struct di_batch {
 } di_batch;
 
 typedef struct di_tenant {
-    uint64_t name; /* hash */
-    double served; /* rows computed, lifted to the least of the active ones when it comes back */
-    uint32_t active;
+    uint64_t name;     /* hash */
+    double served;     /* rows computed, lifted to the least of the active ones when it comes back */
+    uint32_t requests; /* not finished; with none of them the place may be given to another tenant */
 } di_tenant;
 
 /* Growing list of request pointers; the engine's reference goes with the place. */
@@ -187,6 +192,7 @@ struct di_engine {
     uint32_t keep;
     int64_t max_gap_ms, stall_ms, ageing_ms;
     uint64_t swap_limit;
+    uint64_t event_limit; /* DI_EVENT_LIMIT */
     uint32_t snapshot_interval;
     int64_t restore_ms;
 
@@ -218,6 +224,7 @@ struct di_engine {
     uint64_t swap_bytes;
     di_tenant *tenants;
     uint32_t tenant_count, tenant_capacity;
+    uint64_t arrivals;     /* requests enqueued so far */
     uint32_t turn;         /* steps planned; rotates who goes first when not all fit */
     di_logprob *top_out;   /* [DI_SAMPLING_MAX_LOGPROBS] */
     di_text text, scratch; /* of the event being built; of the token */
@@ -232,7 +239,7 @@ struct di_engine {
 /* ---- hub.c */
 di_hub *di_hub_new(di_error *error);
 void di_hub_release(di_hub *hub);
-/* Queues the request; the hub then holds a reference. Refuses above `limit` waiting requests and while stopping. */
+/* Queues the request; the queue then holds a reference. Refuses above `limit` waiting requests and while stopping. */
 di_status di_hub_submit(di_hub *hub, di_request *request, uint32_t limit, di_error *error);
 void di_hub_wake(di_hub *hub);
 void di_hub_stop(di_hub *hub);
@@ -244,6 +251,8 @@ void di_hub_left_queue(di_hub *hub); /* a waiting request was admitted or finish
 /* ---- request.c */
 void di_request_release(di_request *request); /* drops one reference */
 di_status di_request_new(di_engine *engine, di_request **request, di_error *error);
+/* Counts a request that was not taken, by why. */
+void di_count_refusal(di_engine *engine, di_status status);
 
 /* ---- parameters.c */
 /* Checks `params` and copies its sampling into the request (fixed part). The prompt is there already. */
@@ -264,14 +273,18 @@ void di_list_remove(di_request_list *list, uint32_t index); /* keeps the order *
 /* ---- admit.c: who runs. */
 /* Takes over what came in. */
 void di_enqueue(di_engine *engine, di_request *inbox);
-/* Admits and swaps in what fits, preempting lower priorities. */
+/* Admits and swaps in what fits, preempting lower levels. */
 void di_admit(di_engine *engine);
 /* Lets requests go on whose state was read from disk, or whose time for that is over. */
 void di_poll_restores(di_engine *engine);
-/* Frees pages for rows of `sequence`: cached prefixes first, then other requests' states. False when only this request
- * is left and the pool cannot hold it. */
+/* Frees pages for rows of `sequence`: cached prefixes first, then the states of less important requests. False when the
+ * more important ones, or those whose rows are being computed, hold the rest: it has to wait. */
 bool di_make_room(di_engine *engine, const di_sequence *sequence, uint32_t pages);
-di_tenant *di_tenant_of(di_engine *engine, uint64_t name);
+/* A state for the sequence, with whatever the prefix cache holds of its ids. */
+di_status di_start_state(di_engine *engine, di_sequence *sequence, di_prefix_hit *hit, di_error *error);
+void di_leave_tenant(di_engine *engine, di_request *request);
+/* The reader is so far behind that the request is not run until it has caught up. */
+bool di_reader_is_behind(const di_engine *engine, di_request *request);
 /* Scheduling order of a request: lower goes first. Filled into request->order by di_order_all. */
 void di_order_all(di_engine *engine, di_request_list *list);
 
@@ -297,7 +310,8 @@ void di_fill_progress(const di_request *request, di_event *event);
 void di_record_request(di_engine *engine, const di_request *request);
 
 /* ---- score.c */
-/* After the step with rows [done, done + count) of a scored text: hands the logits to the reader. */
+/* After the step with rows [done, done + count) of a scored text: hands the logits that the reader does not have yet
+ * to it. */
 di_status di_score_rows(di_engine *engine, di_request *request, uint32_t done, uint32_t count, uint32_t first_logits,
                         di_error *error);
 

@@ -48,6 +48,7 @@ di_status di_request_new(di_engine *engine, di_request **out, di_error *error) {
     request->submitted_ns = di_now_ns();
     request->deadline_ns = INT64_MAX;
     request->state = DI_REQUEST_QUEUED;
+    request->tenant_place = UINT32_MAX;
     request->stop_arm = request->stop_disarm = -1;
     *out = request;
     return DI_OK;
@@ -61,6 +62,11 @@ void di_request_release(di_request *request) {
     free(request->prompt);
     free(request->window);
     free(request);
+}
+
+void di_count_refusal(di_engine *engine, di_status status) {
+    if (status == DI_ERR_QUEUE_FULL) di_count(&engine->metrics, DI_COUNT_REQUESTS_REFUSED, 1);
+    if (status == DI_ERR_LIMIT || status == DI_ERR_CONTEXT_LENGTH) di_count(&engine->metrics, DI_COUNT_LIMITS, 1);
 }
 
 static di_status add_segment(const di_engine *engine, const di_segment *segment, size_t index, uint64_t *bytes,
@@ -127,6 +133,7 @@ di_status di_submit(di_engine *engine, const di_request_params *params, di_reque
     if (status == DI_OK) status = di_check_parameters(engine, params, request, error);
     if (status == DI_OK) status = di_hub_submit(engine->hub, request, engine->max_queue, error);
     if (status != DI_OK) {
+        di_count_refusal(engine, status);
         di_request_release(request);
         return status;
     }

@@ -59,9 +59,8 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
     if (request->state == DI_REQUEST_QUEUED) {
         di_hub_left_queue(engine->hub);
         if (!request->sequences && !request->score) make_silent_sequences(request);
-    } else {
-        di_tenant_of(engine, request->tenant)->active--;
     }
+    di_leave_tenant(engine, request);
     request->state = DI_REQUEST_FINISHED;
     forget_choices(engine, request);
     for (int32_t i = 0; request->sequences && i < request->sampling.n; i++) {
@@ -83,21 +82,18 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
 }
 
 /* Ends a request that was cancelled or is late. */
-static bool ended_from_outside(di_engine *engine, di_request *request) {
+static void end_from_outside(di_engine *engine, di_request *request, int64_t now) {
     di_error error = {0};
     if (atomic_load_explicit(&request->cancelled, memory_order_acquire)) {
         di_count(&engine->metrics, DI_COUNT_CANCELS, 1);
         di_fail(&error, DI_ERR_CANCELLED, NULL, "the request was cancelled");
         di_finish_request(engine, request, DI_FINISH_CANCELLED, &error);
-    } else if (di_now_ns() >= request->deadline_ns) {
+    } else if (now >= request->deadline_ns) {
         di_count(&engine->metrics, DI_COUNT_DEADLINES, 1);
         di_fail(&error, DI_ERR_DEADLINE, "deadline_ms", "the request's deadline of %.0f ms passed",
                 di_ms(request->deadline_ns - request->submitted_ns));
         di_finish_request(engine, request, DI_FINISH_ERROR, &error);
-    } else {
-        return false;
     }
-    return true;
 }
 
 static bool owns_state(const di_request *request) {
@@ -108,10 +104,11 @@ static bool owns_state(const di_request *request) {
 
 /* Ends what was cancelled or is late, and drops finished requests that own nothing any more. */
 static void reap(di_engine *engine, di_request_list *list, bool stopping) {
+    int64_t now = di_now_ns();
     for (uint32_t i = 0; i < list->count;) {
         di_request *request = list->items[i];
         if (stopping) di_request_cancel(request);
-        if (request->state != DI_REQUEST_FINISHED) ended_from_outside(engine, request);
+        if (request->state != DI_REQUEST_FINISHED) end_from_outside(engine, request, now);
         if (request->state != DI_REQUEST_FINISHED || owns_state(request)) {
             i++;
             continue;
@@ -139,7 +136,7 @@ static void wait_for_step(di_engine *engine) {
     engine->stalled = false;
 }
 
-/* One step, if there is something to compute. */
+/* One step, if there is something to compute. False when nothing went on at all. */
 static bool turn(di_engine *engine, bool *stopping) {
     int64_t start = di_now_ns();
     bool running = di_plan_step(engine);
@@ -149,8 +146,9 @@ static bool turn(di_engine *engine, bool *stopping) {
         atomic_store_explicit(&engine->step_started_ns, planned, memory_order_relaxed);
         di_compute_submit(engine->compute, &engine->job);
     }
+    bool delivers = engine->chosen_count > 0;
     di_deliver(engine);
-    if (!running) return false;
+    if (!running) return delivers;
     di_enqueue(engine, di_hub_take(engine->hub, false, 0, stopping));
     di_admit(engine);
     wait_for_step(engine);
@@ -166,11 +164,15 @@ static bool has_work(const di_engine *engine) {
     return engine->queue.count || engine->running.count || engine->swapped.count;
 }
 
-static void gauge_pages(di_engine *engine) {
+static void set_gauges(di_engine *engine) {
     const di_prefix_counters *cache = di_prefix_get_counters(engine->cache);
+    di_gauge(&engine->metrics, DI_GAUGE_QUEUE, engine->queue.count);
+    di_gauge(&engine->metrics, DI_GAUGE_RUNNING, engine->sequences);
+    di_gauge(&engine->metrics, DI_GAUGE_SWAPPED, engine->swapped.count);
     di_gauge(&engine->metrics, DI_GAUGE_PAGES_USED, di_page_pool_used(engine->pages));
-    di_gauge(&engine->metrics, DI_GAUGE_PAGES_CACHE, cache->nodes);
+    di_gauge(&engine->metrics, DI_GAUGE_PAGES_CACHE, cache->pages);
     di_gauge(&engine->metrics, DI_GAUGE_CACHE_BYTES, (int64_t)cache->bytes);
+    di_gauge(&engine->metrics, DI_GAUGE_SWAP_BYTES, (int64_t)engine->swap_bytes);
 }
 
 void *di_engine_main(void *arg) {
@@ -186,8 +188,8 @@ void *di_engine_main(void *arg) {
         reap(engine, &engine->swapped, stopping);
         di_poll_restores(engine);
         di_admit(engine);
-        ran = turn(engine, &stopping) || engine->chosen_count;
-        gauge_pages(engine);
+        ran = turn(engine, &stopping);
+        set_gauges(engine);
     }
     return NULL;
 }

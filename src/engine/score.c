@@ -12,6 +12,12 @@
 
 di_status di_score_rows(di_engine *engine, di_request *request, uint32_t done, uint32_t count, uint32_t first_logits,
                         di_error *error) {
+    uint32_t known = request->reported > done ? request->reported - done : 0;
+    if (known >= count) return DI_OK;
+    done += known;
+    first_logits += known;
+    count -= known;
+    request->reported = done + count;
     uint64_t row = (uint64_t)engine->info.vocabulary * sizeof(float);
     engine->backend->ops->read(engine->backend, request->window,
                                di_buffer_at(di_step_logits(engine->step), first_logits * row), count * row);
@@ -30,9 +36,8 @@ static bool all_finite(const float *row, uint32_t count) {
 }
 
 /* Rows of one window. */
-static di_status read_window(const di_engine *engine, const di_request *request, size_t first, size_t count,
+static di_status read_window(uint32_t vocabulary, const di_request *request, size_t first, size_t count,
                              di_score_row on_row, void *arg, uint64_t *hash, di_error *error) {
-    uint32_t vocabulary = engine->info.vocabulary;
     for (size_t i = 0; i < count; i++) {
         const float *row = request->window + i * vocabulary;
         if (!all_finite(row, vocabulary))
@@ -81,8 +86,10 @@ di_status di_score(di_engine *engine, const int32_t *token_ids, size_t count, di
                    uint64_t *logits_hash, di_error *error) {
     di_request *request = NULL;
     di_status status = new_score(engine, token_ids, count, &request, error);
-    if (status != DI_OK) return status;
-    status = di_hub_submit(engine->hub, request, engine->max_queue, error);
+    if (status == DI_OK) status = di_hub_submit(engine->hub, request, engine->max_queue, error);
+    if (engine) di_count_refusal(engine, status);
+    if (!request) return status;
+    uint32_t vocabulary = engine->info.vocabulary; /* the engine may be closed meanwhile */
     uint64_t hash = 0;
     while (status == DI_OK) {
         di_event event;
@@ -92,7 +99,7 @@ di_status di_score(di_engine *engine, const int32_t *token_ids, size_t count, di
             break;
         }
         status =
-            read_window(engine, request, (size_t)event.position, (size_t)event.token_id, on_row, arg, &hash, error);
+            read_window(vocabulary, request, (size_t)event.position, (size_t)event.token_id, on_row, arg, &hash, error);
         atomic_store_explicit(&request->window_free, true, memory_order_release);
         di_hub_wake(request->hub);
     }

@@ -82,13 +82,17 @@ static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t
     return true;
 }
 
-static bool may_run(di_request *request) {
-    if (request->state != DI_REQUEST_PREFILL && request->state != DI_REQUEST_DECODE) return false;
-    if (request->score) return atomic_load_explicit(&request->window_free, memory_order_acquire);
-    if (di_events_waiting(&request->events) < DI_EVENT_LIMIT) return true;
+bool di_reader_is_behind(const di_engine *engine, di_request *request) {
+    if (request->score || di_events_waiting(&request->events) < engine->event_limit) return false;
     atomic_store_explicit(&request->throttled, true, memory_order_release);
     /* The reader may have caught up before it could see the flag. */
-    return di_events_waiting(&request->events) < DI_EVENT_LIMIT;
+    return di_events_waiting(&request->events) >= engine->event_limit;
+}
+
+static bool may_run(const di_engine *engine, di_request *request) {
+    if (request->state != DI_REQUEST_PREFILL && request->state != DI_REQUEST_DECODE) return false;
+    if (request->score) return atomic_load_explicit(&request->window_free, memory_order_acquire);
+    return !di_reader_is_behind(engine, request);
 }
 
 static uint32_t top_wanted(const di_request *request) {
@@ -102,14 +106,17 @@ static bool is_decoding(const di_sequence *s) {
            s->goal > s->request->prompt_count;
 }
 
-static void plan_decode(di_engine *engine) {
+/* The next row of every sequence that decodes, up to `most` rows in the step. */
+static void plan_decode(di_engine *engine, uint32_t most) {
     uint32_t count = engine->running.count;
     for (uint32_t j = 0; j < count && engine->running.count; j++) {
         di_request *request = engine->running.items[(engine->turn + j) % engine->running.count];
-        if (!may_run(request) || !request->prompt_done || !widen_top(batch_of(engine), top_wanted(request))) continue;
+        if (di_step_rows(engine->step) >= most) return;
+        if (!may_run(engine, request) || !request->prompt_done || !widen_top(batch_of(engine), top_wanted(request)))
+            continue;
         for (int32_t i = 0; i < request->sampling.n; i++) {
             di_sequence *s = &request->sequences[i];
-            if (!is_decoding(s) || s->in_step || di_step_rows(engine->step) == engine->max_rows) continue;
+            if (!is_decoding(s) || s->in_step || di_step_rows(engine->step) >= most) continue;
             if (!add_rows(engine, s, 1, 0)) continue;
             add_choice(engine, s, s->logits_row);
             engine->load.decode_rows++;
@@ -159,6 +166,21 @@ static int by_order(const void *a, const void *b) {
     return (x->order > y->order) - (x->order < y->order);
 }
 
+/* A sequence that got no state when the prompt ended, because there were no pages. */
+static bool ensure_state(di_engine *engine, di_sequence *s) {
+    if (s->state) return true;
+    di_prefix_hit hit;
+    di_error error = {0};
+    return s->request->prompt_done && !s->done && di_make_room(engine, s, 2) &&
+           di_start_state(engine, s, &hit, &error) == DI_OK;
+}
+
+static bool has_prompts(const di_engine *engine) {
+    for (uint32_t i = 0; i < engine->running.count; i++)
+        if (engine->running.items[i]->state == DI_REQUEST_PREFILL) return true;
+    return false;
+}
+
 static void plan_prompts(di_engine *engine) {
     double context = 0;
     uint32_t waiting = 0;
@@ -179,10 +201,11 @@ static void plan_prompts(di_engine *engine) {
     /* Preempting for pages changes the list: look at each place again until the budget is used. */
     for (uint32_t i = 0; i < engine->running.count && budget; i++) {
         di_request *request = engine->running.items[i];
-        if (request->state != DI_REQUEST_PREFILL || !may_run(request)) continue;
+        if (request->state != DI_REQUEST_PREFILL || !may_run(engine, request)) continue;
         for (int32_t j = 0; j < request->sampling.n && budget; j++) {
             di_sequence *s = &request->sequences[j];
-            if (!s->state || s->done || s->in_step || (uint32_t)di_state_length(s->state) >= s->goal) continue;
+            if (s->done || s->in_step || !ensure_state(engine, s)) continue;
+            if ((uint32_t)di_state_length(s->state) >= s->goal) continue;
             if (is_decoding(s) && request->prompt_done) continue;
             plan_chunk(engine, s, &budget);
         }
@@ -197,8 +220,12 @@ bool di_plan_step(di_engine *engine) {
     engine->load = (di_step_load){0};
     di_step_clear(engine->step);
     if (engine->poison) di_step_poison(engine->step);
-    plan_decode(engine);
-    plan_prompts(engine);
+    /* However many sequences decode, prompts get a row; with steps of one row, every other step. */
+    bool prompts = has_prompts(engine);
+    uint32_t kept = !prompts ? 0 : engine->max_rows > 1 ? 1 : engine->turn & 1;
+    plan_decode(engine, engine->max_rows - kept);
+    if (prompts) plan_prompts(engine);
+    if (kept) plan_decode(engine, engine->max_rows);
     engine->turn++;
     if (!engine->planned_count) {
         engine->batch ^= 1; /* what the other one holds is not delivered yet */
@@ -285,16 +312,14 @@ static bool take_choice(di_engine *engine, di_sequence *s, di_error *error) {
     return true;
 }
 
-/* The other samples of the request start from the state that the first one reached. */
+/* The other samples of the request start from the state that the first one reached. One for which there is no page
+ * stays without a state and computes the prompt itself when there are pages again. */
 static di_status share_prompt(di_engine *engine, di_request *request, di_error *error) {
     di_status status = DI_OK;
     for (int32_t i = 1; status == DI_OK && i < request->sampling.n; i++) {
         di_sequence *s = &request->sequences[i];
-        if (!di_make_room(engine, s, 1))
-            status = di_fail(error, DI_ERR_LIMIT, "kv-ram", "no page is left for sample %d (--kv-ram)", i);
-        if (status == DI_OK)
-            status =
-                di_state_new(engine->pages, (uint32_t)(request->prompt_count + request->max_tokens), &s->state, error);
+        if (!di_make_room(engine, s, 1)) continue;
+        status = di_state_new(engine->pages, (uint32_t)(request->prompt_count + request->max_tokens), &s->state, error);
         if (status == DI_OK) status = di_state_fork(request->sequences[0].state, s->state, error);
     }
     return status;
@@ -307,17 +332,29 @@ static di_status end_of_prompt(di_engine *engine, di_request *request, di_error 
                (double)(request->prompt_done_ns - request->admitted_ns) / 1e9);
     if (!request->max_tokens) return DI_OK;
     di_status status = share_prompt(engine, request, error);
-    for (int32_t i = 0; status == DI_OK && i < request->sampling.n; i++)
-        if (!take_choice(engine, &request->sequences[i], error)) status = error->status;
+    for (int32_t i = 0; status == DI_OK && i < request->sampling.n; i++) {
+        di_sequence *s = &request->sequences[i];
+        if (!take_choice(engine, s, error)) status = error->status;
+        if (s->state) continue;
+        s->goal = request->prompt_count;
+        s->choose = false;
+    }
     return status;
 }
 
 static di_status emit_prompt_rows(di_engine *engine, di_sequence *s, uint32_t done, di_error *error) {
     di_request *request = s->request;
     const di_batch *batch = batch_of(engine);
-    bool ok = done > 0 || di_emit_prompt_token(engine, request, batch, 0, UINT32_MAX);
-    for (uint32_t i = 0; ok && i < s->prompt_items; i++)
+    bool ok = true;
+    if (!request->reported) {
+        ok = di_emit_prompt_token(engine, request, batch, 0, UINT32_MAX);
+        request->reported = 1;
+    }
+    for (uint32_t i = 0; ok && i < s->prompt_items; i++) {
+        if (done + i + 1 < request->reported) continue;
         ok = di_emit_prompt_token(engine, request, batch, done + i + 1, s->first_item + i);
+        request->reported = done + i + 2;
+    }
     return ok ? DI_OK : di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the request's events");
 }
 
@@ -332,7 +369,7 @@ static di_status commit_sequence(di_engine *engine, di_sequence *s, di_error *er
     else
         commit_prompt(engine, s);
     di_count(&engine->metrics, DI_COUNT_COMPUTED_ROWS, s->rows);
-    di_tenant_of(engine, request->tenant)->served += s->rows;
+    engine->tenants[request->tenant_place].served += s->rows;
     di_status status = DI_OK;
     if (request->score)
         status = di_score_rows(engine, request, done, s->rows, s->logits_row, error);
