@@ -2,7 +2,7 @@
  * bandwidth of the same run. Weights come from main memory: every product uses the next matrix of a pool larger than
  * all caches. Instruction sets alternate; figures are medians over rounds.
  *
- * bench_kernels [--rounds N] [--time MS] [--threads N]...
+ * bench_kernels [--rounds N] [--time MS] [--threads N]... [--rows M]...
  */
 #include "measure.h"
 #include "tensor/codec.h"
@@ -26,8 +26,7 @@ static const shape shapes[] = {
     {"wo_a (one group)", "fp8", false, 4096, 1024},
     {"wo_b", "fp8", false, 8192, 5120},
 };
-static const size_t row_counts[] = {1, 2, 4, 8, 64};
-enum { SHAPES = sizeof shapes / sizeof *shapes, ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
+enum { SHAPES = sizeof shapes / sizeof *shapes, MAX_ROW_COUNTS = 8 };
 
 static const di_cpu_kernels *const tables[] = {&di_cpu_avx2, &di_cpu_avx512};
 enum { TABLES = sizeof tables / sizeof *tables };
@@ -42,6 +41,8 @@ typedef struct bench {
     float *y;           /* [MAX_ROWS][MAX_OUT] */
     float *scratch[64]; /* per worker [MAX_ROWS][MAX_IN] */
     int time_ms, rounds;
+    size_t row_counts[MAX_ROW_COUNTS];
+    size_t row_count_count;
 } bench;
 
 /* One product, cut into tiles of output rows as the engine does. */
@@ -97,26 +98,27 @@ static void run_threads(bench *b, di_pool *pool) {
             "weights", "in", "out", "M", "isa", "GB/s", "of rd", "GMAC/s");
     for (size_t i = 0; i < SHAPES; i++) {
         const shape *s = &shapes[i];
-        for (size_t r = 0; r < ROW_COUNTS; r++) {
+        for (size_t r = 0; r < b->row_count_count; r++) {
             double rate[TABLES][MAX_ROUNDS], read[MAX_ROUNDS];
             for (int round = 0; round < b->rounds; round++) {
                 read[round] = read_bandwidth(pool, b->weights, POOL_BYTES / 2);
                 for (size_t t = 0; t < TABLES; t++) {
-                    if (di_cpu_supports(tables[t])) rate[t][round] = measure(b, pool, tables[t], s, row_counts[r]);
+                    if (di_cpu_supports(tables[t])) rate[t][round] = measure(b, pool, tables[t], s, b->row_counts[r]);
                 }
             }
             double bandwidth = median(read, b->rounds);
             for (size_t t = 0; t < TABLES; t++) {
                 if (!di_cpu_supports(tables[t])) continue;
                 double gb = median(rate[t], b->rounds);
-                double macs = gb / (double)(code_bytes(s) + scale_bytes(s)) * (double)(s->in * s->out * row_counts[r]);
+                double macs =
+                    gb / (double)(code_bytes(s) + scale_bytes(s)) * (double)(s->in * s->out * b->row_counts[r]);
                 printf("{\"bench\": \"kernels\", \"product\": \"%s\", \"weights\": \"%s\", \"in\": %zu, \"out\": %zu, "
                        "\"rows\": %zu, \"threads\": %d, \"isa\": \"%s\", \"gb_per_s\": %.2f, \"read_gb_per_s\": %.2f, "
                        "\"fraction\": %.3f, \"gmac_per_s\": %.2f}\n",
-                       s->name, s->weights, s->in, s->out, row_counts[r], threads, tables[t]->name, gb, bandwidth,
+                       s->name, s->weights, s->in, s->out, b->row_counts[r], threads, tables[t]->name, gb, bandwidth,
                        gb / bandwidth, macs);
                 fprintf(stderr, "%-18s %5zu %6zu %4zu | %-8s %8.2f %5.0f%% %9.1f\n", s->name, s->in, s->out,
-                        row_counts[r], tables[t]->name, gb, 100 * gb / bandwidth, macs);
+                        b->row_counts[r], tables[t]->name, gb, 100 * gb / bandwidth, macs);
             }
         }
     }
@@ -143,7 +145,7 @@ static bool prepare(bench *b, int workers) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: bench_kernels [--rounds 1..%d] [--time MS] [--threads N]...\n", MAX_ROUNDS);
+    fprintf(stderr, "usage: bench_kernels [--rounds 1..%d] [--time MS] [--threads N]... [--rows M]...\n", MAX_ROUNDS);
     return 2;
 }
 
@@ -159,8 +161,15 @@ int main(int argc, char **argv) {
             b.time_ms = value;
         else if (!strcmp(argv[i], "--threads") && count < MAX_THREAD_COUNTS && value <= 64)
             threads[count++] = value;
+        else if (!strcmp(argv[i], "--rows") && b.row_count_count < MAX_ROW_COUNTS && value <= MAX_ROWS)
+            b.row_counts[b.row_count_count++] = (size_t)value;
         else
             return usage();
+    }
+    static const size_t usual_rows[] = {1, 2, 4, 8, 64};
+    if (!b.row_count_count) {
+        b.row_count_count = sizeof usual_rows / sizeof *usual_rows;
+        memcpy(b.row_counts, usual_rows, sizeof usual_rows);
     }
     if (!count) {
         threads[count++] = 1;

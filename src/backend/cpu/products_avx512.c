@@ -1,9 +1,9 @@
 /* products_avx512.c - the four products with AVX-512 F, BW, VL, DQ and VNNI. Contracts: kernels.h, docs/numerics.md. */
 #include "backend/cpu/lanes.h"
 
-/* Output rows whose accumulators fit beside M input rows: 8 * 2, 4 * 4, 3 * 8 of 32 registers. */
-#define MAX_ROWS         8
-#define products_rows(M) ((M) <= 2 ? 8 : (M) <= 4 ? 4 : 3)
+/* Output rows whose accumulators fit beside M input rows in 32 registers. */
+#define MAX_ROWS         4
+#define products_rows(M) ((M) <= 2 ? 8 : 4)
 
 DI_LANES lanes in_registers(lanes x) {
     __asm__("" : "+v"(x));
@@ -28,6 +28,34 @@ DI_LANES lanes e4m3_order(lanes x) {
 #define e4m3_fold4 plain_fold4
 
 #include "backend/cpu/products_body.h"
+
+DI_LANES void e4m3_body(const uint8_t *codes, size_t in, const float *x, float *y, size_t y_stride, const int W,
+                        const int M) {
+    lanes acc[8][MAX_ROWS], value[8][2];
+    UNROLL for (int w = 0; w < W; w++) {
+        UNROLL for (int m = 0; m < M; m++) acc[w][m] = lanes_zero();
+    }
+    for (size_t k = 0; k < in; k += BLOCK, x += M * BLOCK) {
+        prefetch_next(codes, in, k, BLOCK, W);
+        UNROLL for (int w = 0; w < W; w++) e4m3_decode(codes + (size_t)w * in + k, value[w]);
+        UNROLL for (int half = 0; half < 2; half++) {
+            UNROLL for (int m = 0; m < M; m++) {
+                lanes input = load_input(x + (half * M + m) * DI_LANE_COUNT, W);
+                UNROLL for (int w = 0; w < W; w++) acc[w][m] = lanes_fma(value[w][half], input, acc[w][m]);
+            }
+        }
+    }
+    store_folds(acc, y, y_stride, FORM_E4M3, W, M);
+}
+
+/* One row is all decoding, and the conversion to fp32 is no faster in 512 bits than in 256. */
+void di_cpu_product_f8_avx512(const di_cpu_f8 *w, const float *x, size_t x_stride, size_t rows, size_t n0, size_t n1,
+                              float *y, size_t y_stride, float *scratch) {
+    if (rows == 1)
+        di_cpu_product_f8_avx2(w, x, x_stride, rows, n0, n1, y, y_stride, scratch);
+    else
+        product_e4m3(w, x, x_stride, rows, n0, n1, y, y_stride, scratch);
+}
 
 /* ---------------------------------------------------------------- E2M1, block-exact */
 

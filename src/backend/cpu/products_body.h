@@ -84,25 +84,9 @@ DI_LANES lanes load_input(const float *x, const int W) {
 }
 
 /* W rows of E4M3 codes times M rows of x, which is [in/16][M][16] and times scale * 2^8. Results y[m * y_stride + w].
- * Decoded values are times 2^-8 and, like x, in the lane order of e4m3_order (see the including file). */
+ * The including file's: decoded values are times 2^-8 and, like x, in the lane order of its e4m3_order. */
 DI_LANES void e4m3_body(const uint8_t *codes, size_t in, const float *x, float *y, size_t y_stride, const int W,
-                        const int M) {
-    lanes acc[8][MAX_ROWS], value[8][2];
-    UNROLL for (int w = 0; w < W; w++) {
-        UNROLL for (int m = 0; m < M; m++) acc[w][m] = lanes_zero();
-    }
-    for (size_t k = 0; k < in; k += BLOCK, x += M * BLOCK) {
-        prefetch_next(codes, in, k, BLOCK, W);
-        UNROLL for (int w = 0; w < W; w++) e4m3_decode(codes + (size_t)w * in + k, value[w]);
-        UNROLL for (int half = 0; half < 2; half++) {
-            UNROLL for (int m = 0; m < M; m++) {
-                lanes input = load_input(x + (half * M + m) * DI_LANE_COUNT, W);
-                UNROLL for (int w = 0; w < W; w++) acc[w][m] = lanes_fma(value[w][half], input, acc[w][m]);
-            }
-        }
-    }
-    store_folds(acc, y, y_stride, FORM_E4M3, W, M);
-}
+                        const int M);
 
 /* W rows of BF16 or F32 weights, row_bytes apart, times M rows of x, x_stride apart. Results y[m * y_stride + w]. */
 DI_LANES void plain_body(const uint8_t *weights, size_t row_bytes, size_t in, const float *x, size_t x_stride, float *y,
@@ -161,13 +145,9 @@ DI_LANES void product_rows(const uint8_t *weights, size_t row_bytes, size_t outp
         break;
         ROWS(1)
         ROWS(2)
+#if MAX_ROWS == 4
         ROWS(3)
         ROWS(4)
-        ROWS(5)
-        ROWS(6)
-#if MAX_ROWS == 8
-        ROWS(7)
-        ROWS(8)
 #endif
 #undef ROWS
     default:
@@ -191,8 +171,8 @@ static bool scale_input(const float *x, const uint8_t *scales, size_t in, float 
     return lanes_maximum(lanes_min(limit, largest)) < 0x1p+119f;
 }
 
-void DI_ISA(product_f8)(const di_cpu_f8 *w, const float *x, size_t x_stride, size_t rows, size_t n0, size_t n1,
-                        float *y, size_t y_stride, float *scratch) {
+static void product_e4m3(const di_cpu_f8 *w, const float *x, size_t x_stride, size_t rows, size_t n0, size_t n1,
+                         float *y, size_t y_stride, float *scratch) {
     size_t in = w->in;
     for (size_t n = n0; n < n1; n += F8_TILE) {
         size_t outputs = n1 - n < F8_TILE ? n1 - n : F8_TILE;
