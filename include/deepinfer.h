@@ -87,6 +87,9 @@ typedef struct di_option {
     const char *value;
 } di_option;
 
+/* Names of the options that di_open uses, by index from 0; NULL behind the last. Static. */
+DI_API const char *di_option_name(size_t index);
+
 /* Opens the model in `model` (a folder in the official checkpoint layout; NULL: the embedded model). */
 DI_API di_status di_open(const char *model, const di_option *options, size_t option_count, di_engine **engine,
                          di_error *error);
@@ -117,6 +120,21 @@ DI_API di_status di_tokenize(di_engine *engine, const char *text, size_t length,
 /* Ids to bytes (added tokens verbatim). *text is malloc'ed and zero-terminated. */
 DI_API di_status di_detokenize(di_engine *engine, const int32_t *token_ids, size_t count, char **text, size_t *length,
                                di_error *error);
+
+/* A conversation as a prompt. */
+typedef struct di_chat_prompt {
+    int32_t *token_ids; /* [token_count]; malloc'ed */
+    size_t token_count;
+    bool in_reasoning;              /* what the model writes first is reasoning */
+    bool continued;                 /* it goes on with text that the prompt began */
+    int32_t reasoning_end_token_id; /* </think>; with in_reasoning, stop strings are armed by it (stop_arm_token_id) */
+} di_chat_prompt;
+
+/* A JSON object {"messages": [...], "thinking"?, "reasoning_effort"?} as in `generate --json`. Client text never yields
+ * a control token. Without "thinking" the model's own default holds. Errors name the field: "messages[2].content". */
+DI_API di_status di_render_chat(di_engine *engine, const char *json, size_t length, di_chat_prompt *prompt,
+                                di_error *error);
+
 /* Frees what the library handed out as malloc'ed. */
 DI_API void di_free(void *memory);
 
@@ -266,6 +284,12 @@ DI_API void di_request_free(di_request *request);
 typedef bool (*di_score_row)(void *arg, size_t row, const float *logits);
 DI_API di_status di_score(di_engine *engine, const int32_t *token_ids, size_t count, di_score_row on_row, void *arg,
                           uint64_t *logits_hash, di_error *error);
+
+/* Log-softmax of a row of raw logits at `count` ids into logprobs [count], and the best id into *argmax (may be NULL):
+ * the arithmetic of logprobs and of `deepinfer score`. False, and nothing written, when the row holds NaN or infinity
+ * or an id is out of range. */
+DI_API bool di_logprobs(const float *logits, uint32_t vocabulary, const int32_t *token_ids, size_t count,
+                        float *logprobs, int32_t *argmax);
 
 #ifdef __cplusplus
 }

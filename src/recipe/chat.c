@@ -1,0 +1,86 @@
+/* di_render_chat of the public header. */
+#include "recipe/recipe.h"
+
+#include <string.h>
+
+#include "engine/engine.h"
+
+static const char *const members[] = {"messages", "thinking",    "reasoning_effort",
+                                      "tools",    "tool_choice", "response_format"};
+enum { MEMBERS = sizeof members / sizeof *members };
+
+static di_status check_members(const di_json *request, di_error *error) {
+    if (request->type != DI_JSON_OBJECT)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "json", "a conversation is an object with messages, not %s",
+                       di_json_type_name(request->type));
+    for (const di_json *member = request->first; member; member = member->next) {
+        size_t i = 0;
+        while (i < MEMBERS && (strlen(members[i]) != member->key_length || strcmp(members[i], member->key) != 0)) i++;
+        if (i < MEMBERS) continue;
+        const char *nearest = di_nearest_name(member->key, members, MEMBERS);
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, member->key, "a conversation has no member \"%.60s\"%s%s%s",
+                       member->key, nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
+    }
+    return DI_OK;
+}
+
+static di_status encode(const di_tokenizer *tokenizer, const di_prompt *rendered, di_ids *ids, di_error *error) {
+    di_status status = DI_OK;
+    for (size_t i = 0; i < rendered->count && status == DI_OK; i++) {
+        const di_segment *segment = &rendered->request[i];
+        if (segment->token_ids)
+            di_ids_append(ids, segment->token_ids[0]); /* a control segment is one token */
+        else
+            status = di_tokenizer_encode(tokenizer, segment->text, segment->text_length, false, ids, error);
+    }
+    if (status == DI_OK && ids->failed)
+        status = di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt's token ids");
+    return status;
+}
+
+static di_status render(const di_engine *engine, di_arena *arena, const char *json, size_t length,
+                        di_chat_prompt *prompt, di_error *error) {
+    const di_tokenizer *tokenizer = di_engine_tokenizer(engine);
+    if (!tokenizer)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "messages", "the model has no tokenizer, so there is no chat format");
+    const di_json *request = NULL;
+    di_recipe recipe;
+    di_recipe_options options;
+    di_conversation conversation;
+    di_prompt rendered;
+    di_recipe_options_default(&options);
+    options.thinking = di_engine_info(engine)->thinking_default;
+    di_status status = di_json_parse(arena, json, length, 0, &request, error);
+    if (status == DI_OK) status = check_members(request, error);
+    if (status == DI_OK) status = di_recipe_open(tokenizer, DI_RECIPE_V41, NULL, &recipe, error);
+    if (status == DI_OK) status = di_recipe_parse_request(arena, request, &conversation, &options, error);
+    if (status == DI_OK) status = di_recipe_render(&recipe, &conversation, &options, arena, &rendered, error);
+    if (status != DI_OK) return status;
+    di_ids ids = {0};
+    status = encode(tokenizer, &rendered, &ids, error);
+    if (status != DI_OK) {
+        di_ids_free(&ids);
+        return status;
+    }
+    *prompt = (di_chat_prompt){
+        .token_ids = ids.data,
+        .token_count = ids.count,
+        .in_reasoning = rendered.start == DI_START_REASONING || rendered.start == DI_START_REASONING_CONTINUED,
+        .continued = rendered.start == DI_START_REASONING_CONTINUED || rendered.start == DI_START_ANSWER_CONTINUED,
+        .reasoning_end_token_id = recipe.ids[DI_CONTROL_THINK_END],
+    };
+    return DI_OK;
+}
+
+di_status di_render_chat(di_engine *engine, const char *json, size_t length, di_chat_prompt *prompt, di_error *error) {
+    if (!prompt) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "prompt", "prompt is NULL");
+    memset(prompt, 0, sizeof *prompt);
+    if (!engine || !json)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, engine ? "json" : "engine", "%s is NULL",
+                       engine ? "json" : "engine");
+    di_arena *arena = di_arena_new(0);
+    if (!arena) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a conversation");
+    di_status status = render(engine, arena, json, length == DI_ZSTRING ? strlen(json) : length, prompt, error);
+    di_arena_free(arena);
+    return status;
+}
