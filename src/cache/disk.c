@@ -1,38 +1,45 @@
-/* disk.c - the store: names in memory, eviction by age, the I/O thread. */
+/* disk.c - the store: what its owner asks for, and the I/O thread. */
 #include "cache/disk.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/clock.h"
 #include "cache/disk_folder.h"
+#include "cache/disk_index.h"
 #include "cache/disk_record.h"
 
-enum { BUCKETS = 1 << 16, PATH_BYTES = 4096 };
+enum { LONGEST_ROOT = 3900 }; /* so that every path below it fits PATH_MAX */
+enum { MOST_WARNINGS = 20, MOST_RECORD_BYTES = 1 << 30 };
+static const uint64_t DEFAULT_QUEUE = (uint64_t)64 << 20;
+/* Ages within this time are the same to a file: one system call a record and second is enough. */
+static const int64_t TOUCH_NS = 1000000000;
 
-typedef struct record {
-    struct record *next; /* in the bucket */
-    di_disk_key what;
-    uint64_t bytes;
-    int64_t used_ns;
-    bool stored;   /* false: waits to be written */
-    char *foreign; /* path of a record of other weights or another profile: only evicted */
-} record;
+typedef struct block {
+    uint32_t number;
+    di_text payload;
+} block;
 
+/* One di_disk_save: what is to be written, and the records that count as used. */
 typedef struct save {
     struct save *next;
-    di_disk_header header;
-    int32_t *ids;
-    di_text payload;
+    uint64_t salt;
+    int32_t *ids;   /* [position] */
+    uint64_t *keys; /* [position / page_tokens + 1] */
+    uint32_t position, block_count;
+    int32_t decoder_low;
+    uint64_t overhead; /* bytes of ids and keys, which wait too */
+    block *blocks;     /* [block_count], ascending */
+    di_text rest;      /* length 0: no snapshot to write */
 } save;
 
 typedef struct loaded {
@@ -45,39 +52,50 @@ struct di_disk_load {
     di_disk_load *next;
     di_disk *disk;
     uint64_t salt;
-    int32_t *ids; /* [position] */
-    uint32_t position, first_block, block_count;
-    loaded *blocks; /* [block_count] from first_block on */
+    int32_t *ids;   /* [position] */
+    uint64_t *keys; /* [block_count + 1] */
+    uint32_t position, block_count;
+    loaded *blocks; /* [block_count] */
     loaded snapshot;
     int32_t decoder_low;
+    /* under the store's mutex */
     di_disk_result result;
     bool abandoned;
 };
 
 struct di_disk {
-    char root[PATH_BYTES];   /* FOLDER */
-    char folder[PATH_BYTES]; /* FOLDER/DIGEST-PROFILE */
-    uint64_t budget, digest, queue_limit;
-    char profile[64];
+    /* fixed */
+    char root[PATH_MAX]; /* FOLDER */
+    char subfolder[DI_DISK_SUBFOLDER];
+    char profile[DI_DISK_PROFILE];
+    uint64_t budget, digest, layout, queue_limit;
     uint32_t page_tokens;
     di_log *log;
     const di_disk_io *io;
-    void (*wake)(void *arg);
-    void *wake_arg;
     int lock_file; /* -1: not ours */
+    bool read_only;
+
+    /* I/O thread; besides these, the list of ages in the index */
+    char **foreign; /* [foreign_count] folders below the root that are not ours; entry.folder - 1 */
+    uint32_t foreign_count, foreign_capacity;
+    int64_t clock_ns; /* last age given */
+    uint32_t warnings;
+    bool write_warned;
 
     pthread_t thread;
     pthread_mutex_t mutex; /* everything below */
-    pthread_cond_t work, listed;
-    record **buckets;
+    pthread_cond_t work, change;
+    di_disk_index index;
     save *saves, **saves_end;
     di_disk_load *loads, **loads_end;
     uint64_t queued_bytes;
-    bool stopping, write_warned;
+    bool stopping, busy;
+    void (*wake)(void *arg);
+    void *wake_arg;
     di_disk_counters counters;
 };
 
-/* ---------------------------------------------------------------- keys */
+/* ---------------------------------------------------------------- keys and paths */
 
 uint64_t di_disk_root(uint64_t salt) {
     return XXH64(&salt, sizeof salt, 0);
@@ -89,228 +107,167 @@ uint64_t di_disk_tail(const int32_t *ids, uint32_t count) {
     return XXH64(ids, count * sizeof *ids, 7);
 }
 
-static record **bucket_of(const di_disk *d, uint64_t key) {
-    return &d->buckets[key % BUCKETS];
+/* keys[b]: behind b complete blocks. [blocks + 1], malloc'ed. */
+static uint64_t *chain(const di_disk *d, uint64_t salt, const int32_t *ids, uint32_t blocks) {
+    uint64_t *keys = malloc(((size_t)blocks + 1) * sizeof *keys);
+    if (!keys) return NULL;
+    keys[0] = di_disk_root(salt);
+    for (uint32_t b = 0; b < blocks; b++)
+        keys[b + 1] = di_disk_next(keys[b], ids + (size_t)b * d->page_tokens, d->page_tokens);
+    return keys;
 }
 
-static bool same(const di_disk_key *a, const di_disk_key *b) {
-    return a->kind == b->kind && a->key == b->key && a->position == b->position && a->tail == b->tail;
+static di_disk_key block_key(uint64_t key) {
+    return (di_disk_key){.kind = DI_DISK_BLOCK, .key = key};
 }
 
-/* Mutex held, as in all functions on records. */
-static record *find(const di_disk *d, const di_disk_key *what) {
-    record *r = *bucket_of(d, what->key);
-    while (r && (r->foreign || !same(&r->what, what))) r = r->next;
-    return r;
+static di_disk_key snapshot_key(const di_disk *d, const uint64_t *keys, const int32_t *ids, uint32_t position) {
+    uint32_t blocks = position / d->page_tokens, from = blocks * d->page_tokens;
+    return (di_disk_key){DI_DISK_SNAPSHOT, keys[blocks], position, di_disk_tail(ids + from, position - from)};
 }
 
-static record *add(di_disk *d, const di_disk_key *what, uint64_t bytes, int64_t used_ns) {
-    record *r = calloc(1, sizeof *r);
-    if (!r) return NULL;
-    *r = (record){.next = *bucket_of(d, what->key), .what = *what, .bytes = bytes, .used_ns = used_ns, .stored = true};
-    *bucket_of(d, what->key) = r;
-    d->counters.records++;
-    d->counters.bytes += bytes;
-    return r;
-}
-
-static void drop(di_disk *d, record *r) {
-    record **link = bucket_of(d, r->what.key);
-    while (*link != r) link = &(*link)->next;
-    *link = r->next;
-    d->counters.records--;
-    d->counters.bytes -= r->bytes;
-    free(r->foreign);
-    free(r);
-}
-
-/* ---------------------------------------------------------------- listing */
-
-static bool list_record(void *arg, const di_disk_record *found) {
-    di_disk *d = arg;
-    di_disk_key what = {0};
-    const char *slash = strrchr(found->path, '/');
-    if (strcmp(found->kind, "temporary") == 0 && !d->counters.read_only) { /* its writer is dead: the lock is ours */
-        char path[2 * PATH_BYTES];
-        snprintf(path, sizeof path, "%s/%s", d->root, found->path);
-        d->io->unlink(path);
-        return true;
-    }
-    size_t own = strlen(d->folder) - strlen(d->root) - 1;
-    bool ours = strncmp(found->path, d->folder + strlen(d->root) + 1, own) == 0 && found->path[own] == '/';
-    if (!slash || !di_disk_parse_name(slash + 1, &what)) return true;
-    pthread_mutex_lock(&d->mutex);
-    record *r = ours && find(d, &what) ? NULL : add(d, &what, found->bytes, found->used_ns);
-    if (r && !ours && !(r->foreign = strdup(found->path))) drop(d, r);
-    bool go_on = !d->stopping;
-    pthread_mutex_unlock(&d->mutex);
-    return go_on;
-}
-
-static void list_folder(di_disk *d) {
-    di_error error = {0};
-    if (di_disk_walk(d->root, false, list_record, d, &error))
-        di_log_write(d->log, DI_LOG_WARN, "cache", "%s", error.message);
-    pthread_mutex_lock(&d->mutex);
-    d->counters.ready = true;
-    pthread_cond_broadcast(&d->listed);
-    pthread_mutex_unlock(&d->mutex);
-}
-
-/* ---------------------------------------------------------------- eviction */
-
-static int by_age(const void *a, const void *b) {
-    const record *x = *(record *const *)a, *y = *(record *const *)b;
-    if (x->used_ns != y->used_ns) return x->used_ns < y->used_ns ? -1 : 1;
-    return (int)y->what.kind - (int)x->what.kind; /* a snapshot before its blocks */
-}
-
-/* Brings the folder below nine tenths of its budget, oldest first. I/O thread. */
-static void evict(di_disk *d) {
-    pthread_mutex_lock(&d->mutex);
-    uint32_t count = 0;
-    record **all = d->counters.bytes > d->budget ? malloc(d->counters.records * sizeof *all) : NULL;
-    for (size_t b = 0; all && b < BUCKETS; b++)
-        for (record *r = d->buckets[b]; r; r = r->next)
-            if (r->stored) all[count++] = r;
-    if (all) qsort(all, count, sizeof *all, by_age);
-    for (uint32_t i = 0; all && i < count && d->counters.bytes > d->budget / 10 * 9; i++) {
-        char path[PATH_BYTES + 128], name[DI_DISK_NAME];
-        di_disk_name(&all[i]->what, name);
-        if (all[i]->foreign)
-            snprintf(path, sizeof path, "%s/%s", d->root, all[i]->foreign);
-        else
-            snprintf(path, sizeof path, "%s/%s", d->folder, name);
-        drop(d, all[i]);
-        d->counters.evicted++;
-        pthread_mutex_unlock(&d->mutex);
-        d->io->unlink(path);
-        pthread_mutex_lock(&d->mutex);
-    }
-    pthread_mutex_unlock(&d->mutex);
-    free(all);
-}
-
-/* ---------------------------------------------------------------- saving (I/O thread) */
-
-static void free_save(save *s) {
-    free(s->ids);
-    di_text_free(&s->payload);
-    free(s);
-}
-
-static bool write_record(di_disk *d, const save *s) {
-    char path[PATH_BYTES + 128], name[DI_DISK_NAME];
-    di_disk_name(&s->header.what, name);
-    snprintf(path, sizeof path, "%s/%s", d->folder, name);
-    if (di_disk_write(d->io, path, &s->header, s->ids, s->payload.data)) return true;
-    if (errno != ENOENT) return false;
-    char *slash = strrchr(path, '/');
-    *slash = 0;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) return false;
-    *slash = '/';
-    return di_disk_write(d->io, path, &s->header, s->ids, s->payload.data);
-}
-
-static void run_save(di_disk *d, save *s) {
-    bool ok = write_record(d, s);
-    int error = errno;
-    pthread_mutex_lock(&d->mutex);
-    record *r = find(d, &s->header.what);
-    d->queued_bytes -= s->payload.length;
-    if (ok) {
-        d->counters.saves++;
-        d->counters.saved_bytes += s->payload.length;
-        if (r) r->stored = true;
-        d->write_warned = false;
-    } else {
-        d->counters.save_failures++;
-        if (r) drop(d, r);
-    }
-    bool warn = !ok && !d->write_warned;
-    if (warn) d->write_warned = true;
-    pthread_mutex_unlock(&d->mutex);
-    if (warn)
-        di_log_write(d->log, DI_LOG_WARN, "cache", "cannot write to %s: %s; going on without storing", d->root,
-                     strerror(error));
-    free_save(s);
-    evict(d);
-}
-
-/* ---------------------------------------------------------------- loading (I/O thread) */
-
-static void forget(di_disk *d, const di_disk_key *what, const char *why) {
-    char path[PATH_BYTES + 128], name[DI_DISK_NAME];
+static void path_of(const di_disk *d, const di_disk_key *what, uint32_t folder, char path[PATH_MAX]) {
+    char name[DI_DISK_NAME];
     di_disk_name(what, name);
-    snprintf(path, sizeof path, "%s/%s", d->folder, name);
-    pthread_mutex_lock(&d->mutex);
-    record *r = find(d, what);
-    if (r) drop(d, r);
-    bool remove = !d->counters.read_only;
-    pthread_mutex_unlock(&d->mutex);
-    if (remove) d->io->unlink(path);
-    di_log_write(d->log, DI_LOG_WARN, "cache", "%s: %s; it is a miss", path, why);
+    /* di_disk_open made sure that it fits. */
+    snprintf(path, PATH_MAX, "%.3900s/%s/%s", d->root, folder ? d->foreign[folder - 1] : d->subfolder, name);
 }
+
+/* ---------------------------------------------------------------- I/O thread: small things */
+
+/* A folder full of damage must not flood the log. */
+static void warn(di_disk *d, const char *path, const char *text, const char *more) {
+    if (d->warnings > MOST_WARNINGS) return;
+    if (d->warnings++ == MOST_WARNINGS)
+        di_log_write(d->log, DI_LOG_WARN, "cache", "more is wrong with %s; `deepinfer cache verify` lists it", d->root);
+    else
+        di_log_write(d->log, DI_LOG_WARN, "cache", "%s: %s%s", path, text, more);
+}
+
+static int64_t wall_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* First of `count` ages that are above all given before, also when the clock was set back. */
+static int64_t next_ages(di_disk *d, uint32_t count) {
+    int64_t now = wall_ns();
+    if (now <= d->clock_ns) now = d->clock_ns + 1;
+    d->clock_ns = now + count;
+    return now;
+}
+
+/* Takes a record out of the index. */
+static void forget(di_disk *d, const di_disk_key *what) {
+    pthread_mutex_lock(&d->mutex);
+    di_entry *entry = di_index_find(&d->index, what);
+    if (entry && entry->stored) {
+        di_index_age_remove(&d->index, entry);
+        di_index_remove(&d->index, entry);
+    }
+    pthread_mutex_unlock(&d->mutex);
+}
+
+/* Ages of a state's records: the snapshot first, then its blocks from the last to the first. */
+static int64_t age_of(int64_t first, uint32_t blocks, uint32_t number) {
+    return number == DI_DISK_REST ? first : first + (blocks - number);
+}
+
+static void use_record(di_disk *d, const di_disk_key *what, int64_t used_ns) {
+    pthread_mutex_lock(&d->mutex);
+    di_entry *entry = di_index_find(&d->index, what);
+    bool stored = entry && entry->stored;
+    pthread_mutex_unlock(&d->mutex);
+    if (!stored) return;
+    di_index_use(&d->index, entry, used_ns);
+    if (used_ns - entry->file_ns < TOUCH_NS) return;
+    char path[PATH_MAX];
+    path_of(d, what, 0, path);
+    d->io->touch(path, used_ns); /* where this is not allowed, ages end with the process */
+    entry->file_ns = used_ns;
+}
+
+static void use_state(di_disk *d, const uint64_t *keys, const int32_t *ids, uint32_t position, int64_t first) {
+    uint32_t blocks = position / d->page_tokens;
+    di_disk_key what = snapshot_key(d, keys, ids, position);
+    use_record(d, &what, age_of(first, blocks, DI_DISK_REST));
+    for (uint32_t b = blocks; b-- > 0;) {
+        what = block_key(keys[b + 1]);
+        use_record(d, &what, age_of(first, blocks, b));
+    }
+}
+
+/* ---------------------------------------------------------------- I/O thread: loading */
 
 /* Reads a record and compares it with what it should be, ids included. */
-static bool load_record(di_disk *d, const di_disk_key *what, const int32_t *ids, uint32_t id_count, loaded *out,
-                        int32_t *decoder_low) {
-    char path[PATH_BYTES + 128], name[DI_DISK_NAME];
+static bool load_record(di_disk *d, const di_disk_key *what, const int32_t *ids, uint32_t id_count,
+                        const uint8_t fingerprint[DI_FINGERPRINT], loaded *out, int32_t *decoder_low) {
+    pthread_mutex_lock(&d->mutex);
+    bool stored = di_index_is_stored(&d->index, what);
+    pthread_mutex_unlock(&d->mutex);
+    if (!stored) return false; /* evicted after it was found */
+    char path[PATH_MAX];
     const char *why, *payload;
-    const int32_t *stored;
-    di_disk_header header;
-    di_disk_name(what, name);
-    snprintf(path, sizeof path, "%s/%s", d->folder, name);
-    if (!di_disk_read(d->io, path, &header, &out->bytes, &stored, &payload, &why)) {
-        forget(d, what, why);
-        return false;
+    const int32_t *stored_ids;
+    di_disk_header h;
+    path_of(d, what, 0, path);
+    di_disk_fault fault = di_disk_read(d->io, path, MOST_RECORD_BYTES, &h, &out->bytes, &stored_ids, &payload, &why);
+    if (fault == DI_DISK_SOUND && (!di_disk_same(&h.what, what) || h.digest != d->digest || h.layout != d->layout ||
+                                   strcmp(h.profile, d->profile) != 0)) {
+        fault = DI_DISK_DAMAGED;
+        why = "its content belongs to another name";
     }
-    di_disk_key got = header.what;
-    if (got.kind == DI_DISK_BLOCK) got.position = what->position, got.tail = what->tail;
-    if (!same(&got, what) || header.digest != d->digest || strcmp(header.profile, d->profile) != 0) {
-        forget(d, what, "belongs to other weights, another profile or another name");
-        return false;
+    if (fault == DI_DISK_UNREADABLE) {
+        warn(d, path, why, "; it is a miss");
+    } else if (fault != DI_DISK_SOUND) {
+        forget(d, what);
+        if (fault == DI_DISK_DAMAGED) warn(d, path, why, "; it is a miss");
+        if (fault == DI_DISK_DAMAGED && !d->read_only) d->io->unlink(path);
     }
-    /* Equal names with other ids are a collision of hashes: an honest miss, nothing is wrong with the file. */
-    if (header.id_count != id_count || memcmp(stored, ids, id_count * sizeof *ids) != 0) return false;
+    if (fault != DI_DISK_SOUND) return false;
+    /* The same name for other ids is a collision of hashes: an honest miss, nothing is wrong with the file. */
+    if (h.id_count != id_count || memcmp(stored_ids, ids, id_count * sizeof *ids) != 0 ||
+        memcmp(h.fingerprint, fingerprint, DI_FINGERPRINT) != 0)
+        return false;
     out->payload = payload;
-    out->length = header.payload_bytes;
-    if (decoder_low) *decoder_low = header.decoder_low;
+    out->length = h.payload_bytes;
+    if (decoder_low) *decoder_low = h.decoder_low;
     return true;
 }
 
-static void touch(di_disk *d, const di_disk_key *what) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+static bool is_abandoned(di_disk *d, const di_disk_load *l) {
     pthread_mutex_lock(&d->mutex);
-    record *r = find(d, what);
-    if (r) r->used_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    bool abandoned = l->abandoned;
     pthread_mutex_unlock(&d->mutex);
+    return abandoned;
 }
 
 static bool read_load(di_disk *d, di_disk_load *l) {
-    uint64_t key = di_disk_root(l->salt);
-    uint32_t complete = l->position / d->page_tokens;
-    for (uint32_t b = 0; b < complete; b++) {
+    uint8_t fingerprint[DI_FINGERPRINT];
+    di_fingerprint_root(l->salt, fingerprint);
+    di_disk_key what = snapshot_key(d, l->keys, l->ids, l->position);
+    for (uint32_t b = 0; b < l->block_count; b++) {
         const int32_t *ids = l->ids + (size_t)b * d->page_tokens;
-        key = di_disk_next(key, ids, d->page_tokens);
-        if (b < l->first_block) continue;
-        di_disk_key what = {.kind = DI_DISK_BLOCK, .key = key};
-        if (!load_record(d, &what, ids, d->page_tokens, &l->blocks[b - l->first_block], NULL)) return false;
-        touch(d, &what);
+        di_fingerprint_next(fingerprint, ids, d->page_tokens, fingerprint);
+        di_disk_key key = block_key(l->keys[b + 1]);
+        if (is_abandoned(d, l) || !load_record(d, &key, ids, d->page_tokens, fingerprint, &l->blocks[b], NULL))
+            return false;
     }
-    const int32_t *tail = l->ids + (size_t)complete * d->page_tokens;
-    uint32_t tail_count = l->position % d->page_tokens;
-    di_disk_key what = {DI_DISK_SNAPSHOT, key, l->position, di_disk_tail(tail, tail_count)};
-    if (!load_record(d, &what, tail, tail_count, &l->snapshot, &l->decoder_low)) return false;
-    touch(d, &what);
+    uint32_t from = l->block_count * d->page_tokens;
+    di_fingerprint_next(fingerprint, l->ids + from, l->position - from, fingerprint);
+    if (is_abandoned(d, l) ||
+        !load_record(d, &what, l->ids + from, l->position - from, fingerprint, &l->snapshot, &l->decoder_low))
+        return false;
+    use_state(d, l->keys, l->ids, l->position, next_ages(d, l->block_count + 1));
     return true;
 }
 
 static void free_load(di_disk_load *l) {
-    for (uint32_t i = 0; i < l->block_count; i++) free(l->blocks[i].bytes);
+    for (uint32_t i = 0; l->blocks && i < l->block_count; i++) free(l->blocks[i].bytes);
     free(l->snapshot.bytes);
     free(l->blocks);
+    free(l->keys);
     free(l->ids);
     free(l);
 }
@@ -318,20 +275,246 @@ static void free_load(di_disk_load *l) {
 static void run_load(di_disk *d, di_disk_load *l) {
     bool ok = read_load(d, l);
     pthread_mutex_lock(&d->mutex);
+    bool abandoned = l->abandoned;
     if (ok) {
         d->counters.loads++;
         d->counters.loaded_bytes += l->snapshot.length;
         for (uint32_t i = 0; i < l->block_count; i++) d->counters.loaded_bytes += l->blocks[i].length;
-    } else {
+    } else if (!abandoned) {
         d->counters.load_failures++;
     }
     l->result = ok ? DI_DISK_LOADED : DI_DISK_MISSED;
-    bool abandoned = l->abandoned;
+    void (*wake)(void *arg) = d->wake;
+    void *arg = d->wake_arg;
     pthread_mutex_unlock(&d->mutex);
     if (abandoned)
         free_load(l);
-    else if (d->wake)
-        d->wake(d->wake_arg);
+    else if (wake)
+        wake(arg);
+}
+
+/* Somebody waits for loads: they go before everything else. */
+static void serve_loads(di_disk *d) {
+    for (;;) {
+        pthread_mutex_lock(&d->mutex);
+        di_disk_load *l = d->loads;
+        if (l) d->loads = l->next;
+        if (!d->loads) d->loads_end = &d->loads;
+        pthread_mutex_unlock(&d->mutex);
+        if (!l) return;
+        run_load(d, l);
+    }
+}
+
+/* ---------------------------------------------------------------- I/O thread: listing */
+
+/* Number of a foreign folder, from 1; 0 when out of memory. */
+static uint32_t foreign_folder(di_disk *d, const char *name) {
+    for (uint32_t i = d->foreign_count; i-- > 0;)
+        if (strcmp(d->foreign[i], name) == 0) return i + 1;
+    if (d->foreign_count == d->foreign_capacity) {
+        uint32_t capacity = d->foreign_capacity ? 2 * d->foreign_capacity : 16;
+        char **grown = realloc((void *)d->foreign, capacity * sizeof *grown);
+        if (!grown) return 0;
+        d->foreign = grown;
+        d->foreign_capacity = capacity;
+    }
+    d->foreign[d->foreign_count] = strdup(name);
+    return d->foreign[d->foreign_count] ? ++d->foreign_count : 0;
+}
+
+static void list_record(di_disk *d, const di_disk_file *file) {
+    uint32_t folder = strcmp(file->subfolder, d->subfolder) == 0 ? 0 : foreign_folder(d, file->subfolder);
+    if (!folder && strcmp(file->subfolder, d->subfolder) != 0) return;
+    pthread_mutex_lock(&d->mutex);
+    di_entry *entry = NULL;
+    if (folder || !di_index_find(&d->index, &file->what)) /* a queued record may have the name: it replaces the file */
+        entry = di_index_add(&d->index, &file->what, (uint64_t)file->info.st_size, folder);
+    if (entry) di_index_set_stored(&d->index, entry);
+    pthread_mutex_unlock(&d->mutex);
+    if (!entry) return;
+    entry->file_ns = di_disk_file_ns(&file->info);
+    int64_t now = wall_ns();
+    if (entry->file_ns > now) { /* a clock was wrong: such a record would never be old */
+        char path[PATH_MAX];
+        path_of(d, &entry->what, folder, path);
+        if (!d->read_only) d->io->touch(path, now);
+        entry->file_ns = now;
+    }
+    di_index_use(&d->index, entry, entry->file_ns);
+}
+
+static bool list_file(void *arg, const di_disk_file *file) {
+    di_disk *d = arg;
+    if (file->kind == DI_FILE_TEMPORARY && !d->read_only) { /* its writer is dead: the lock is ours */
+        char path[PATH_MAX];
+        if (snprintf(path, sizeof path, "%s/%s", d->root, file->path) < (int)sizeof path) d->io->unlink(path);
+    }
+    if (file->kind == DI_FILE_RECORD) list_record(d, file);
+    serve_loads(d);
+    pthread_mutex_lock(&d->mutex);
+    bool go_on = !d->stopping;
+    pthread_mutex_unlock(&d->mutex);
+    return go_on;
+}
+
+static void list_folder(di_disk *d) {
+    di_error error = {0};
+    if (di_disk_check_folder(d->root, &error) == DI_OK)
+        di_disk_scan(d->root, list_file, d);
+    else if (!d->read_only) /* said already */
+        warn(d, d->root, error.message, "");
+    di_index_sort(&d->index);
+    pthread_mutex_lock(&d->mutex);
+    d->counters.ready = true;
+    pthread_cond_broadcast(&d->change);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+/* ---------------------------------------------------------------- I/O thread: saving */
+
+static void free_save(save *s) {
+    for (uint32_t i = 0; i < s->block_count; i++) di_text_free(&s->blocks[i].payload);
+    di_text_free(&s->rest);
+    free(s->blocks);
+    free(s->keys);
+    free(s->ids);
+    free(s);
+}
+
+static bool is_over(di_disk *d, uint64_t need) {
+    pthread_mutex_lock(&d->mutex);
+    bool over = d->index.bytes + need > d->budget;
+    pthread_mutex_unlock(&d->mutex);
+    return over;
+}
+
+/* Removes oldest records until `need` bytes more fit the budget. False and errno if that cannot be. */
+static bool make_space(di_disk *d, uint64_t need) {
+    errno = EFBIG;
+    if (need > d->budget) return false;
+    while (is_over(d, need)) {
+        di_entry *oldest = d->index.oldest;
+        char path[PATH_MAX];
+        errno = ENOSPC;
+        if (!oldest) return false;
+        path_of(d, &oldest->what, oldest->folder, path);
+        if (d->io->unlink(path) != 0 && errno != ENOENT) return false;
+        di_index_age_remove(&d->index, oldest);
+        pthread_mutex_lock(&d->mutex);
+        di_index_remove(&d->index, oldest);
+        d->counters.evicted++;
+        pthread_mutex_unlock(&d->mutex);
+        serve_loads(d);
+    }
+    return true;
+}
+
+/* Makes the folders of a record. */
+static bool make_folders(char path[PATH_MAX]) {
+    char *last = strrchr(path, '/');
+    *last = 0;
+    char *before = strrchr(path, '/');
+    *before = 0;
+    bool ok = mkdir(path, 0700) == 0 || errno == EEXIST;
+    *before = '/';
+    ok = ok && (mkdir(path, 0700) == 0 || errno == EEXIST);
+    *last = '/';
+    return ok;
+}
+
+static bool write_record(di_disk *d, const di_disk_header *h, const int32_t *ids, const char *payload, int64_t used) {
+    char path[PATH_MAX];
+    path_of(d, &h->what, 0, path);
+    /* Not synchronised: what a power failure cuts off is found by its checksum, and a cache may forget. */
+    if (di_disk_write(d->io, path, h, ids, payload, used, false)) return true;
+    return errno == ENOENT && make_folders(path) && di_disk_write(d->io, path, h, ids, payload, used, false);
+}
+
+static void failed_to_write(di_disk *d, int error) {
+    if (error == EFBIG) return; /* counted as dropped */
+    if (!d->write_warned) warn(d, d->root, "cannot store: ", strerror(error));
+    d->write_warned = true;
+}
+
+static bool save_record(di_disk *d, di_disk_header *h, const int32_t *ids, di_text *payload, int64_t used_ns) {
+    serve_loads(d);
+    h->digest = d->digest;
+    h->layout = d->layout;
+    memcpy(h->profile, d->profile, sizeof h->profile);
+    h->payload_bytes = payload->length;
+    uint64_t bytes = DI_DISK_HEADER + h->id_count * sizeof *ids + payload->length;
+    bool ok = make_space(d, bytes) && write_record(d, h, ids, payload->data, used_ns);
+    int error = ok ? 0 : errno;
+    pthread_mutex_lock(&d->mutex);
+    di_entry *entry = di_index_find(&d->index, &h->what);
+    if (ok && !entry) entry = di_index_add(&d->index, &h->what, bytes, 0);
+    if (ok && entry) di_index_set_stored(&d->index, entry);
+    if (!ok && entry && !entry->stored) {
+        di_index_remove(&d->index, entry);
+        entry = NULL;
+    }
+    d->queued_bytes -= payload->length;
+    d->counters.saves += ok;
+    d->counters.saved_bytes += ok ? bytes : 0;
+    d->counters.save_failures += !ok && error != EFBIG;
+    d->counters.dropped += error == EFBIG;
+    pthread_mutex_unlock(&d->mutex);
+    if (ok && entry) {
+        entry->file_ns = used_ns;
+        di_index_use(&d->index, entry, used_ns);
+    }
+    if (ok)
+        d->write_warned = false;
+    else
+        failed_to_write(d, error);
+    di_text_free(payload);
+    return ok;
+}
+
+/* A snapshot whose blocks could not be written is not written either. */
+static void give_up(di_disk *d, const di_disk_key *what, di_text *payload) {
+    pthread_mutex_lock(&d->mutex);
+    di_entry *entry = di_index_find(&d->index, what);
+    if (entry && !entry->stored) di_index_remove(&d->index, entry);
+    d->queued_bytes -= payload->length;
+    pthread_mutex_unlock(&d->mutex);
+    di_text_free(payload);
+}
+
+static void write_save(di_disk *d, save *s, int64_t first) {
+    uint8_t fingerprint[DI_FINGERPRINT];
+    uint32_t blocks = s->position / d->page_tokens, next = 0;
+    bool complete = true;
+    di_fingerprint_root(s->salt, fingerprint);
+    for (uint32_t b = 0; b < blocks; b++) {
+        const int32_t *ids = s->ids + (size_t)b * d->page_tokens;
+        di_fingerprint_next(fingerprint, ids, d->page_tokens, fingerprint);
+        if (next == s->block_count || s->blocks[next].number != b) continue;
+        di_disk_header h = {.what = block_key(s->keys[b + 1]), .id_count = d->page_tokens};
+        memcpy(h.fingerprint, fingerprint, sizeof fingerprint);
+        complete &= save_record(d, &h, ids, &s->blocks[next++].payload, age_of(first, blocks, b));
+    }
+    if (!s->rest.length) return;
+    uint32_t from = blocks * d->page_tokens;
+    di_disk_header h = {.what = snapshot_key(d, s->keys, s->ids, s->position),
+                        .decoder_low = s->decoder_low,
+                        .id_count = s->position - from};
+    di_fingerprint_next(fingerprint, s->ids + from, h.id_count, h.fingerprint);
+    if (complete)
+        save_record(d, &h, s->ids + from, &s->rest, age_of(first, blocks, DI_DISK_REST));
+    else
+        give_up(d, &h.what, &s->rest);
+}
+
+static void run_save(di_disk *d, save *s) {
+    int64_t first = next_ages(d, s->position / d->page_tokens + 1);
+    if (s->block_count || s->rest.length) write_save(d, s, first);
+    use_state(d, s->keys, s->ids, s->position, first);
+    pthread_mutex_lock(&d->mutex);
+    d->queued_bytes -= s->overhead;
+    pthread_mutex_unlock(&d->mutex);
+    free_save(s);
 }
 
 /* ---------------------------------------------------------------- the I/O thread */
@@ -339,82 +522,102 @@ static void run_load(di_disk *d, di_disk_load *l) {
 static void *io_main(void *arg) {
     di_disk *d = arg;
     list_folder(d);
-    if (!d->counters.read_only) evict(d);
+    if (!d->read_only) make_space(d, 0); /* the budget may be smaller than last time */
     pthread_mutex_lock(&d->mutex);
     for (;;) {
-        /* Loads first: somebody waits for them. */
-        if (d->loads) {
-            di_disk_load *l = d->loads;
-            d->loads = l->next;
-            if (!d->loads) d->loads_end = &d->loads;
-            pthread_mutex_unlock(&d->mutex);
-            run_load(d, l);
-            pthread_mutex_lock(&d->mutex);
-        } else if (d->saves) {
-            save *s = d->saves;
+        save *s = NULL;
+        d->busy = d->loads || d->saves;
+        if (!d->busy) {
+            pthread_cond_broadcast(&d->change);
+            if (d->stopping) break;
+            pthread_cond_wait(&d->work, &d->mutex);
+            continue;
+        }
+        if (!d->loads) {
+            s = d->saves;
             d->saves = s->next;
             if (!d->saves) d->saves_end = &d->saves;
-            pthread_mutex_unlock(&d->mutex);
-            run_save(d, s);
-            pthread_mutex_lock(&d->mutex);
-        } else if (d->stopping) {
-            break;
-        } else {
-            pthread_cond_wait(&d->work, &d->mutex);
         }
+        pthread_mutex_unlock(&d->mutex);
+        serve_loads(d);
+        if (s) run_save(d, s);
+        pthread_mutex_lock(&d->mutex);
     }
     pthread_mutex_unlock(&d->mutex);
     return NULL;
 }
 
-/* ---------------------------------------------------------------- opening */
+/* ---------------------------------------------------------------- opening and closing */
 
-static void make_folder(di_disk *d, const di_disk_options *o) {
-    uint64_t profile = XXH64(o->profile, strlen(o->profile), 0);
-    snprintf(d->root, sizeof d->root, "%s", o->folder);
-    snprintf(d->folder, sizeof d->folder, "%.4000s/%016" PRIx64 "-%016" PRIx64, o->folder, o->digest, profile);
-    const char *why = NULL;
-    if (mkdir(d->root, 0700) != 0 && errno != EEXIST) why = strerror(errno);
-    if (!why) d->lock_file = di_disk_lock(d->root);
-    if (!why && d->lock_file < 0)
-        why = errno == EWOULDBLOCK ? "another process is using it; reading only" : strerror(errno);
-    if (!why && mkdir(d->folder, 0700) != 0 && errno != EEXIST) why = strerror(errno);
-    if (!why) return;
-    d->counters.read_only = true;
-    di_log_write(d->log, DI_LOG_WARN, "cache", "cache folder %s: %s", d->root, why);
+static const char *prepare_folder(di_disk *d) {
+    char path[PATH_MAX];
+    if (!d->root[0]) return "the path is too long";
+    snprintf(path, sizeof path, "%.3900s/lock", d->root);
+    if (mkdir(d->root, 0700) != 0 && errno != EEXIST) return strerror(errno);
+    d->lock_file = di_disk_lock(path, true);
+    if (d->lock_file < 0) return errno == EWOULDBLOCK ? "another process is writing there" : strerror(errno);
+    snprintf(path, sizeof path, "%.3900s/%s", d->root, d->subfolder);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) return strerror(errno);
+    return NULL;
+}
+
+/* The thread takes no signals: they are for those who wait for them. */
+static int start_thread(di_disk *d) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&d->thread, NULL, io_main, d);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+static void free_disk(di_disk *d) {
+    di_index_free(&d->index);
+    for (uint32_t i = 0; i < d->foreign_count; i++) free(d->foreign[i]);
+    free((void *)d->foreign);
+    if (d->lock_file >= 0) close(d->lock_file);
+    pthread_cond_destroy(&d->work);
+    pthread_cond_destroy(&d->change);
+    pthread_mutex_destroy(&d->mutex);
+    free(d);
+}
+
+static void init_locks(di_disk *d) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&d->mutex, NULL);
+    pthread_cond_init(&d->work, NULL);
+    pthread_cond_init(&d->change, &attributes);
+    pthread_condattr_destroy(&attributes);
 }
 
 di_status di_disk_open(const di_disk_options *o, di_disk **disk, di_error *error) {
     *disk = NULL;
     di_disk *d = calloc(1, sizeof *d);
-    if (d) d->buckets = calloc(BUCKETS, sizeof *d->buckets);
-    if (!d || !d->buckets || strlen(o->folder) > 3900) {
-        bool memory = !d || !d->buckets;
-        if (d) free(d->buckets);
-        free(d);
-        return memory ? di_fail(error, DI_ERR_MEMORY, "cache-dir", "out of memory for the disk cache")
-                      : di_fail(error, DI_ERR_INVALID_ARGUMENT, "cache-dir", "--cache-dir: the path is too long");
-    }
+    if (!d) return di_fail(error, DI_ERR_MEMORY, "cache-dir", "out of memory for the disk cache");
+    if (strlen(o->folder) <= LONGEST_ROOT) snprintf(d->root, sizeof d->root, "%s", o->folder);
+    snprintf(d->profile, sizeof d->profile, "%s", o->profile);
+    di_disk_subfolder(o->digest, o->profile, o->layout, d->subfolder);
     d->budget = o->bytes;
     d->digest = o->digest;
-    snprintf(d->profile, sizeof d->profile, "%s", o->profile);
+    d->layout = o->layout;
     d->page_tokens = o->page_tokens;
-    d->queue_limit = o->queue_bytes ? o->queue_bytes : (uint64_t)64 << 20;
+    d->queue_limit = o->queue_bytes ? o->queue_bytes : DEFAULT_QUEUE;
     d->log = o->log;
     d->io = o->io ? o->io : &di_disk_system_io;
     d->lock_file = -1;
+    d->busy = true; /* until the folder is listed */
     d->saves_end = &d->saves;
     d->loads_end = &d->loads;
-    make_folder(d, o);
-    pthread_mutex_init(&d->mutex, NULL);
-    pthread_cond_init(&d->work, NULL);
-    pthread_cond_init(&d->listed, NULL);
-    int failed = pthread_create(&d->thread, NULL, io_main, d);
+    init_locks(d);
+    const char *why = prepare_folder(d);
+    d->read_only = d->counters.read_only = why != NULL;
+    if (why) di_log_write(d->log, DI_LOG_WARN, "cache", "nothing will be stored in %s: %s", o->folder, why);
+    int failed = di_index_init(&d->index) ? start_thread(d) : ENOMEM;
     if (failed) {
-        if (d->lock_file >= 0) close(d->lock_file);
-        free(d->buckets);
-        free(d);
-        return di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot start the cache's I/O thread");
+        free_disk(d);
+        return di_fail_errno(error, DI_ERR_MEMORY, "cache-dir", failed, "cannot start the disk cache");
     }
     *disk = d;
     return DI_OK;
@@ -427,89 +630,68 @@ void di_disk_close(di_disk *d) {
     pthread_cond_signal(&d->work);
     pthread_mutex_unlock(&d->mutex);
     pthread_join(d->thread, NULL);
-    for (size_t b = 0; b < BUCKETS; b++)
-        while (d->buckets[b]) drop(d, d->buckets[b]);
-    free(d->buckets);
-    if (d->lock_file >= 0) close(d->lock_file);
-    pthread_cond_destroy(&d->work);
-    pthread_cond_destroy(&d->listed);
-    pthread_mutex_destroy(&d->mutex);
-    free(d);
+    free_disk(d);
+}
+
+static bool wait_for(di_disk *d, int64_t timeout_ms, bool idle) {
+    int64_t until = di_now_ns() + timeout_ms * 1000000;
+    const struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    bool reached = false, late = false;
+    pthread_mutex_lock(&d->mutex);
+    for (;;) {
+        reached = d->counters.ready && (!idle || !(d->busy || d->loads || d->saves));
+        if (reached || late) break;
+        late = pthread_cond_timedwait(&d->change, &d->mutex, &at) != 0;
+    }
+    pthread_mutex_unlock(&d->mutex);
+    return reached;
 }
 
 bool di_disk_wait_ready(di_disk *d, int64_t timeout_ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    pthread_mutex_lock(&d->mutex);
-    while (!d->counters.ready && pthread_cond_timedwait(&d->listed, &d->mutex, &until) == 0) {
-    }
-    bool ready = d->counters.ready;
-    pthread_mutex_unlock(&d->mutex);
-    return ready;
+    return wait_for(d, timeout_ms, false);
+}
+
+bool di_disk_wait_idle(di_disk *d, int64_t timeout_ms) {
+    return wait_for(d, timeout_ms, true);
 }
 
 void di_disk_on_load(di_disk *d, void (*wake)(void *arg), void *arg) {
+    pthread_mutex_lock(&d->mutex);
     d->wake_arg = arg;
     d->wake = wake;
+    pthread_mutex_unlock(&d->mutex);
 }
 
-/* ---------------------------------------------------------------- finding and loading */
-
-static bool all_blocks_stored(const di_disk *d, const uint64_t *keys, uint32_t count) {
-    for (uint32_t b = 0; b < count; b++) {
-        const record *r = find(d, &(di_disk_key){.kind = DI_DISK_BLOCK, .key = keys[b]});
-        if (!r || !r->stored) return false;
-    }
-    return true;
+void di_disk_get_counters(di_disk *d, di_disk_counters *counters) {
+    pthread_mutex_lock(&d->mutex);
+    *counters = d->counters;
+    counters->bytes = d->index.bytes;
+    counters->records = d->index.records;
+    counters->queued = d->queued_bytes;
+    pthread_mutex_unlock(&d->mutex);
 }
 
-/* Longest snapshot with its last complete block's key `key` that fits the ids behind it. */
-static uint32_t snapshot_here(const di_disk *d, uint64_t key, const int32_t *ids, uint32_t from, uint32_t limit) {
-    uint32_t best = 0;
-    for (const record *r = *bucket_of(d, key); r; r = r->next) {
-        if (r->foreign || !r->stored || r->what.kind != DI_DISK_SNAPSHOT || r->what.key != key) continue;
-        if (r->what.position < from || r->what.position > limit || r->what.position <= best) continue;
-        if (r->what.tail == di_disk_tail(ids + from, r->what.position - from)) best = r->what.position;
-    }
-    return best;
-}
+/* ---------------------------------------------------------------- owner: finding and loading */
 
 uint32_t di_disk_find(di_disk *d, uint64_t salt, const int32_t *ids, uint32_t count, uint32_t above) {
-    if (count < 2) return 0;
-    uint32_t limit = count - 1, blocks = limit / d->page_tokens, best = 0;
-    uint64_t *keys = malloc((blocks + 1) * sizeof *keys); /* keys[b]: behind b complete blocks */
+    if (count < 2 || above >= count - 1) return 0;
+    uint64_t *keys = chain(d, salt, ids, (count - 1) / d->page_tokens);
     if (!keys) return 0;
-    keys[0] = di_disk_root(salt);
-    for (uint32_t b = 0; b < blocks; b++)
-        keys[b + 1] = di_disk_next(keys[b], ids + (size_t)b * d->page_tokens, d->page_tokens);
     pthread_mutex_lock(&d->mutex);
-    for (uint32_t b = blocks + 1; b-- > 0 && !best;) {
-        if ((b + 1) * d->page_tokens <= above) break;
-        uint32_t here = snapshot_here(d, keys[b], ids, b * d->page_tokens, limit);
-        if (here > above && all_blocks_stored(d, keys + 1, b)) best = here;
-    }
+    uint32_t best = di_index_longest(&d->index, keys, ids, count - 1, d->page_tokens, above);
     pthread_mutex_unlock(&d->mutex);
     free(keys);
     return best;
 }
 
-di_disk_load *di_disk_load_start(di_disk *d, uint64_t salt, const int32_t *ids, uint32_t position,
-                                 uint32_t first_block) {
+di_disk_load *di_disk_load_start(di_disk *d, uint64_t salt, const int32_t *ids, uint32_t position) {
     di_disk_load *l = calloc(1, sizeof *l);
     if (!l) return NULL;
-    uint32_t complete = position / d->page_tokens;
-    *l = (di_disk_load){.disk = d, .salt = salt, .position = position, .first_block = first_block};
-    l->block_count = complete > first_block ? complete - first_block : 0;
+    *l = (di_disk_load){.disk = d, .salt = salt, .position = position, .block_count = position / d->page_tokens};
     l->ids = malloc((position ? position : 1) * sizeof *ids);
+    l->keys = chain(d, salt, ids, l->block_count);
     l->blocks = calloc(l->block_count ? l->block_count : 1, sizeof *l->blocks);
-    if (!l->ids || !l->blocks) {
-        l->block_count = 0;
+    if (!l->ids || !l->keys || !l->blocks) {
         free_load(l);
         return NULL;
     }
@@ -529,10 +711,9 @@ di_disk_result di_disk_load_poll(di_disk_load *l) {
     return result;
 }
 
-const char *di_disk_load_block(const di_disk_load *l, uint32_t block, size_t *length) {
-    const loaded *b = &l->blocks[block - l->first_block];
-    *length = b->length;
-    return b->payload;
+const char *di_disk_load_block(const di_disk_load *l, uint32_t number, size_t *length) {
+    *length = l->blocks[number].length;
+    return l->blocks[number].payload;
 }
 
 const char *di_disk_load_snapshot(const di_disk_load *l, size_t *length, int32_t *decoder_low) {
@@ -550,75 +731,115 @@ void di_disk_load_free(di_disk_load *l) {
     if (!pending) free_load(l);
 }
 
-/* ---------------------------------------------------------------- saving */
+/* ---------------------------------------------------------------- owner: saving */
 
-static bool has(const di_disk *d, const di_disk_key *what) {
-    di_disk *mutable = (di_disk *)d;
-    pthread_mutex_lock(&mutable->mutex);
-    bool known = find(d, what) != NULL;
-    pthread_mutex_unlock(&mutable->mutex);
-    return known;
-}
-
-bool di_disk_has_block(const di_disk *d, uint64_t key) {
-    return has(d, &(di_disk_key){.kind = DI_DISK_BLOCK, .key = key});
-}
-
-bool di_disk_has_snapshot(const di_disk *d, uint64_t key, uint32_t position, uint64_t tail) {
-    return has(d, &(di_disk_key){DI_DISK_SNAPSHOT, key, position, tail});
-}
-
-static void enqueue(di_disk *d, const di_disk_header *header, const int32_t *ids, di_text *payload) {
-    save *s = calloc(1, sizeof *s);
-    int32_t *copy = malloc((header->id_count ? header->id_count : 1) * sizeof *copy);
-    bool ok = s && copy && !payload->failed;
-    uint64_t bytes = DI_DISK_HEADER + header->id_count * sizeof *ids + payload->length;
+/* Which records of the state are neither stored nor queued: missing[b], and missing[blocks] for the snapshot. */
+static uint32_t find_missing(di_disk *d, const save *s, bool *missing) {
+    uint32_t blocks = s->position / d->page_tokens, count = 0;
+    di_disk_key what = snapshot_key(d, s->keys, s->ids, s->position);
     pthread_mutex_lock(&d->mutex);
-    ok = ok && !d->counters.read_only && d->counters.ready && bytes <= d->budget && !find(d, &header->what);
-    if (ok && d->queued_bytes + payload->length > d->queue_limit) {
-        d->counters.dropped++;
-        ok = false;
-    }
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    record *r = ok ? add(d, &header->what, bytes, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec) : NULL;
-    if (r) {
-        r->stored = false;
-        *s = (save){.header = *header, .ids = copy, .payload = *payload};
-        snprintf(s->header.profile, sizeof s->header.profile, "%s", d->profile);
-        s->header.digest = d->digest;
-        s->header.payload_bytes = payload->length;
-        memcpy(copy, ids, header->id_count * sizeof *ids);
-        *payload = (di_text){0};
-        d->queued_bytes += s->payload.length;
-        *d->saves_end = s;
-        d->saves_end = &s->next;
-        pthread_cond_signal(&d->work);
+    missing[blocks] = !di_index_find(&d->index, &what);
+    for (uint32_t b = 0; b < blocks; b++) {
+        what = block_key(s->keys[b + 1]);
+        missing[b] = !di_index_find(&d->index, &what);
+        count += missing[b];
     }
     pthread_mutex_unlock(&d->mutex);
-    if (!r) {
-        free(s);
-        free(copy);
-        di_text_free(payload);
+    return count;
+}
+
+/* One payload, if there is room for it: something always fits an empty queue. */
+static bool draw(di_disk_source source, void *arg, uint32_t number, uint64_t *room, bool empty, di_text *payload) {
+    if (!*room && !empty) return false;
+    source(arg, number, payload);
+    if (payload->length && !payload->failed && (payload->length <= *room || empty)) {
+        *room -= payload->length < *room ? payload->length : *room;
+        return true;
     }
+    di_text_free(payload);
+    return false;
 }
 
-void di_disk_save_block(di_disk *d, uint64_t key, const int32_t *ids, di_text *payload) {
-    di_disk_header header = {.what = {.kind = DI_DISK_BLOCK, .key = key}, .id_count = d->page_tokens};
-    enqueue(d, &header, ids, payload);
-}
-
-void di_disk_save_snapshot(di_disk *d, uint64_t key, uint32_t position, int32_t decoder_low, const int32_t *tail_ids,
-                           di_text *payload) {
-    uint32_t tail = position % d->page_tokens;
-    di_disk_header header = {.what = {DI_DISK_SNAPSHOT, key, position, di_disk_tail(tail_ids, tail)},
-                             .decoder_low = decoder_low,
-                             .id_count = tail};
-    enqueue(d, &header, tail_ids, payload);
-}
-
-void di_disk_get_counters(di_disk *d, di_disk_counters *counters) {
+/* Fills in payloads as far as the queue's room goes. Returns the number of records that found none. */
+static uint32_t draw_all(di_disk *d, save *s, di_disk_source source, void *arg) {
+    uint32_t blocks = s->position / d->page_tokens;
+    bool *missing = malloc((size_t)blocks + 1);
+    uint32_t wanted = missing ? find_missing(d, s, missing) : 0, left = wanted;
+    if (missing) s->blocks = calloc(wanted ? wanted : 1, sizeof *s->blocks);
+    if (!s->blocks) {
+        free(missing);
+        return 1;
+    }
     pthread_mutex_lock(&d->mutex);
-    *counters = d->counters;
+    bool empty = !d->queued_bytes;
+    uint64_t room = d->queued_bytes < d->queue_limit ? d->queue_limit - d->queued_bytes : 0;
+    pthread_mutex_unlock(&d->mutex);
+    if (s->overhead > room && !empty) {
+        free(s->blocks);
+        s->blocks = NULL; /* not even this fits: nothing is queued */
+    }
+    room -= s->overhead < room ? s->overhead : room;
+    for (uint32_t b = 0; s->blocks && b < blocks && left; b++) {
+        block *next = &s->blocks[s->block_count];
+        if (!missing[b]) continue;
+        if (!draw(source, arg, b, &room, empty && !s->block_count, &next->payload)) break;
+        next->number = b;
+        s->block_count++;
+        left--;
+    }
+    left += missing[blocks];
+    if (s->blocks && missing[blocks] && left == 1 &&
+        draw(source, arg, DI_DISK_REST, &room, empty && !s->block_count, &s->rest))
+        left = 0;
+    free(missing);
+    return left;
+}
+
+/* Adds the names of what will be written. Without memory for a name the record is written all the same, and found after
+ * a restart. */
+static void enqueue(di_disk *d, save *s, uint32_t dropped) {
+    pthread_mutex_lock(&d->mutex);
+    for (uint32_t i = 0; i < s->block_count; i++) {
+        const block *b = &s->blocks[i];
+        di_disk_key what = block_key(s->keys[b->number + 1]);
+        di_index_add(&d->index, &what, DI_DISK_HEADER + d->page_tokens * sizeof *s->ids + b->payload.length, 0);
+        d->queued_bytes += b->payload.length;
+    }
+    if (s->rest.length) {
+        di_disk_key what = snapshot_key(d, s->keys, s->ids, s->position);
+        uint64_t ids = s->position % d->page_tokens * sizeof *s->ids;
+        di_index_add(&d->index, &what, DI_DISK_HEADER + ids + s->rest.length, 0);
+        d->queued_bytes += s->rest.length;
+    }
+    d->queued_bytes += s->overhead;
+    d->counters.dropped += dropped;
+    *d->saves_end = s;
+    d->saves_end = &s->next;
+    pthread_cond_signal(&d->work);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+void di_disk_save(di_disk *d, uint64_t salt, const int32_t *ids, uint32_t position, int32_t decoder_low,
+                  di_disk_source source, void *arg) {
+    if (d->read_only || !position) return;
+    save *s = calloc(1, sizeof *s);
+    if (!s) return;
+    *s = (save){.salt = salt, .position = position, .decoder_low = decoder_low};
+    s->overhead = position * sizeof *ids + (position / d->page_tokens + 1) * sizeof *s->keys;
+    s->ids = malloc(position * sizeof *ids);
+    s->keys = chain(d, salt, ids, position / d->page_tokens);
+    if (!s->ids || !s->keys) {
+        free_save(s);
+        return;
+    }
+    memcpy(s->ids, ids, position * sizeof *ids);
+    uint32_t dropped = draw_all(d, s, source, arg);
+    if (s->blocks) {
+        enqueue(d, s, dropped);
+        return;
+    }
+    free_save(s);
+    pthread_mutex_lock(&d->mutex);
+    d->counters.dropped += dropped;
     pthread_mutex_unlock(&d->mutex);
 }

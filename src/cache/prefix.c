@@ -409,23 +409,24 @@ static void publish_in_memory(di_prefix_cache *c, uint64_t salt, const int32_t *
 
 /* ---------------------------------------------------------------- the disk tier */
 
+typedef struct source {
+    const di_state *state;
+    int32_t decoder_low;
+} source;
+
+static void write_part(void *arg, uint32_t block, di_text *out) {
+    const source *s = arg;
+    if (block == DI_DISK_REST)
+        di_state_write_rest(s->state, s->decoder_low, out);
+    else
+        di_state_write_block(s->state, block, out);
+}
+
 static void publish_on_disk(di_prefix_cache *c, uint64_t salt, const int32_t *ids, di_state *state) {
-    uint32_t position = (uint32_t)di_state_length(state), blocks = position / c->page_tokens;
-    uint64_t key = di_disk_root(salt);
-    for (uint32_t b = 0; b < blocks; b++) {
-        const int32_t *block = ids + (size_t)b * c->page_tokens;
-        key = di_disk_next(key, block, c->page_tokens);
-        if (di_disk_has_block(c->disk, key)) continue;
-        di_text payload = {0};
-        di_state_write_block(state, b, &payload);
-        di_disk_save_block(c->disk, key, block, &payload);
-    }
-    const int32_t *tail = ids + (size_t)blocks * c->page_tokens;
-    if (di_disk_has_snapshot(c->disk, key, position, di_disk_tail(tail, position % c->page_tokens))) return;
-    int32_t low = is_compact(c) ? (int32_t)position : di_state_get_view(state)->decoder_low;
-    di_text payload = {0};
-    di_state_write_rest(state, low, &payload);
-    di_disk_save_snapshot(c->disk, key, position, low, tail, &payload);
+    uint32_t position = (uint32_t)di_state_length(state);
+    /* As in memory: decoder windows of compact mode stay out. */
+    source from = {state, is_compact(c) ? (int32_t)position : di_state_get_view(state)->decoder_low};
+    di_disk_save(c->disk, salt, ids, position, from.decoder_low, write_part, &from);
 }
 
 void di_prefix_publish(di_prefix_cache *c, uint64_t salt, const int32_t *ids, di_state *state) {
@@ -438,22 +439,33 @@ void di_prefix_set_disk(di_prefix_cache *c, di_disk *disk) {
     c->disk = disk;
 }
 
-bool di_prefix_adopt(di_prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t position, const di_disk_load *load,
-                     di_state *state) {
+static bool adopt_snapshot(di_prefix_cache *c, uint32_t position, const di_disk_load *load, di_state *state) {
     size_t length;
     int32_t low;
     const char *rest = di_disk_load_snapshot(load, &length, &low);
-    if (!di_prefix_make_room(c, position / c->page_tokens + 2) || low < 0 || (uint32_t)low > position) return false;
-    bool ok = di_state_begin(state, position, low, NULL) == DI_OK && di_state_read_rest(state, rest, length);
-    for (uint32_t b = 0; ok && b < position / c->page_tokens; b++) {
-        const char *block = di_disk_load_block(load, b, &length);
-        ok = di_state_read_block(state, b, block, length);
+    return low >= 0 && (uint32_t)low <= position && di_prefix_make_room(c, position / c->page_tokens + 2) &&
+           di_state_begin(state, position, low, NULL) == DI_OK && di_state_read_rest(state, rest, length);
+}
+
+di_adopt di_prefix_adopt(di_prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t position,
+                         const di_disk_load *load, di_state *state, uint32_t *blocks, uint64_t bytes) {
+    uint32_t complete = position / c->page_tokens;
+    uint64_t done = 0;
+    bool ok = *blocks > 0 || adopt_snapshot(c, position, load, state);
+    while (ok && *blocks < complete && done < bytes) {
+        size_t length;
+        const char *block = di_disk_load_block(load, *blocks, &length);
+        ok = di_state_read_block(state, *blocks, block, length);
+        done += length;
+        ++*blocks;
     }
-    if (!ok)
+    if (!ok) {
         di_state_reset(state);
-    else
-        publish_in_memory(c, salt, ids, state);
-    return ok;
+        return DI_ADOPT_FAILED;
+    }
+    if (*blocks < complete) return DI_ADOPT_MORE;
+    publish_in_memory(c, salt, ids, state);
+    return DI_ADOPT_DONE;
 }
 
 /* ---------------------------------------------------------------- room and life */

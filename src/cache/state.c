@@ -210,24 +210,37 @@ static void write_header(const di_state *state, const char *body, size_t body_by
     put_u64(header + CHECKSUM_AT, checksum(header, body, body_bytes));
 }
 
+/* Entries from `i` on that stand together, at most `left`. */
+static uint64_t run_of(const di_state *state, const di_state_part *part, uint64_t i, uint64_t left) {
+    if (part->kind != DI_PART_PAGED) return 1;
+    uint64_t a_page = di_model_layout(state->model)->page_tokens / part->tokens_per_entry, run = a_page - i % a_page;
+    return run < left ? run : left;
+}
+
+/* `bytes` more bytes of text, zero at first, for the device to write into. NULL when memory runs out. */
+static char *room(di_text *out, uint64_t bytes) {
+    static const char zero[8192];
+    size_t at = out->length;
+    for (uint64_t left = bytes; left;) {
+        size_t piece = left < sizeof zero ? (size_t)left : sizeof zero;
+        di_text_append(out, zero, piece);
+        left -= piece;
+    }
+    return out->failed ? NULL : out->data + at;
+}
+
 static void write_part(const di_state *state, const di_state_part *part, di_text *out) {
     di_backend *backend = backend_of(state);
-    uint64_t entries = entries_of(part, state->view.committed), bytes = entries * part->entry_bytes;
+    uint64_t entries = entries_of(part, state->view.committed), bytes = entries * part->entry_bytes, run;
     char size[8];
     put_u64(size, bytes);
     di_text_append(out, size, sizeof size);
-    size_t at = out->length;
-    for (uint64_t i = 0; i < entries && !out->failed; i++) {
-        /* Room first, so that the device writes straight into the text. */
-        static const char zero[64];
-        for (uint64_t left = part->entry_bytes; left;) {
-            size_t piece = left < sizeof zero ? (size_t)left : sizeof zero;
-            di_text_append(out, zero, piece);
-            left -= piece;
-        }
+    char *to = room(out, bytes);
+    for (uint64_t i = 0; to && i < entries; i += run) {
         di_buffer from;
-        if (!out->failed && locate(state, part, i, &from))
-            backend->ops->read(backend, out->data + at + i * part->entry_bytes, from, part->entry_bytes);
+        run = run_of(state, part, i, entries - i);
+        if (locate(state, part, i, &from))
+            backend->ops->read(backend, to + i * part->entry_bytes, from, run * part->entry_bytes);
     }
 }
 
@@ -274,14 +287,15 @@ static di_status read_parts(di_state *state, const char *bytes, size_t length, d
     size_t at = HEADER_BYTES;
     for (uint32_t p = 0; p < layout->part_count; p++) {
         const di_state_part *part = &layout->parts[p];
-        uint64_t entries = entries_of(part, state->view.committed), size = entries * part->entry_bytes;
+        uint64_t entries = entries_of(part, state->view.committed), size = entries * part->entry_bytes, run;
         if (length - at < 8 || get_u64(bytes + at) != size || length - at - 8 < size)
             return refuse(error, part->name, "wrong size");
         at += 8;
-        for (uint64_t i = 0; i < entries; i++) {
+        for (uint64_t i = 0; i < entries; i += run) {
             di_buffer to;
+            run = run_of(state, part, i, entries - i);
             if (locate(state, part, i, &to))
-                backend->ops->write(backend, to, bytes + at + i * part->entry_bytes, part->entry_bytes);
+                backend->ops->write(backend, to, bytes + at + i * part->entry_bytes, run * part->entry_bytes);
         }
         at += size;
     }
@@ -304,22 +318,23 @@ di_status di_state_restore(di_state *state, const char *bytes, size_t length, di
 
 /* ---------------------------------------------------------------- in pieces */
 
+uint64_t di_state_layout_id(const di_model *model) {
+    const di_state_layout *layout = di_model_layout(model);
+    uint64_t id = layout->page_tokens;
+    for (uint32_t i = 0; i < layout->part_count; i++) {
+        const di_state_part *p = &layout->parts[i];
+        const uint32_t numbers[] = {p->kind, p->decoder, p->entry_bytes, p->tokens_per_entry, p->slots};
+        id = XXH64(p->name, strlen(p->name), id);
+        id = XXH64(numbers, sizeof numbers, id);
+    }
+    return id;
+}
+
 /* Entries of a paged part in page `index` up to position H, and their bytes. */
 static uint64_t page_entries(const di_state *state, const di_state_part *part, uint32_t index) {
     uint64_t page_tokens = di_model_layout(state->model)->page_tokens, from = index * page_tokens;
     uint64_t here = (uint64_t)state->view.committed - from;
     return (here < page_tokens ? here : page_tokens) / part->tokens_per_entry;
-}
-
-static char *room(di_text *out, uint64_t bytes) {
-    static const char zero[256];
-    size_t at = out->length;
-    for (uint64_t left = bytes; left;) {
-        size_t piece = left < sizeof zero ? (size_t)left : sizeof zero;
-        di_text_append(out, zero, piece);
-        left -= piece;
-    }
-    return out->failed ? NULL : out->data + at;
 }
 
 void di_state_write_block(const di_state *state, uint32_t index, di_text *out) {

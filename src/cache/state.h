@@ -56,6 +56,9 @@ di_status di_state_begin(di_state *state, uint32_t position, int32_t decoder_low
 bool di_state_read_block(di_state *state, uint32_t index, const char *bytes, size_t length);
 bool di_state_read_rest(di_state *state, const char *bytes, size_t length);
 
+/* Names the layout: equal for two models only if their serialised states mean the same. */
+uint64_t di_state_layout_id(const di_model *model);
+
 di_status di_state_serialise(const di_state *state, di_text *out, di_error *error);
 /* Refuses another profile, other weights, wrong sizes or checksums. The state's previous content is lost. */
 di_status di_state_restore(di_state *state, const char *bytes, size_t length, di_error *error);

@@ -197,7 +197,7 @@ di_status di_start_state(di_engine *engine, di_sequence *sequence, di_prefix_hit
 }
 
 /* A shorter gain from the disk is not worth the wait. */
-enum { LEAST_RESTORED = 32 };
+enum { LEAST_RESTORED = 32, ADOPTED_BYTES = 8 << 20 };
 
 /* Starts reading when the disk tier reaches further than memory. */
 static void start_restore(di_engine *engine, di_sequence *sequence) {
@@ -206,41 +206,56 @@ static void start_restore(di_engine *engine, di_sequence *sequence) {
     uint32_t here = (uint32_t)di_state_length(sequence->state);
     uint32_t there = di_disk_find(engine->disk, request->tenant, sequence->ids, reusable(engine, sequence), here);
     if (there < here + LEAST_RESTORED) return;
-    sequence->load = di_disk_load_start(engine->disk, request->tenant, sequence->ids, there, 0);
+    sequence->load = di_disk_load_start(engine->disk, request->tenant, sequence->ids, there);
     sequence->load_position = there;
+    sequence->adopted = UINT32_MAX;
     if (!sequence->load) return;
     request->state = DI_REQUEST_RESTORING;
     request->restore_until_ns = di_now_ns() + engine->restore_ms * 1000000;
 }
 
-static void finish_restore(di_engine *engine, di_sequence *s, bool loaded) {
+/* Takes over what was read, a piece at a time beside others. True when the sequence can go on. */
+static bool adopt(di_engine *engine, di_sequence *s) {
     di_request *request = s->request;
-    if (loaded) {
+    if (s->adopted == UINT32_MAX) {
         di_state_reset(s->state);
-        loaded = di_prefix_adopt(engine->cache, request->tenant, s->ids, s->load_position, s->load, s->state);
-        if (!request->prompt_done) request->cached_tokens = loaded ? s->load_position : 0;
-        if (loaded) di_count(&engine->metrics, DI_COUNT_CACHED_TOKENS_DISK, s->load_position);
+        s->adopted = 0;
+    }
+    di_adopt result = di_prefix_adopt(engine->cache, request->tenant, s->ids, s->load_position, s->load, s->state,
+                                      &s->adopted, ADOPTED_BYTES);
+    if (result == DI_ADOPT_MORE) return false;
+    bool loaded = result == DI_ADOPT_DONE;
+    if (!request->prompt_done) request->cached_tokens = loaded ? s->load_position : 0;
+    if (loaded) di_count(&engine->metrics, DI_COUNT_CACHED_TOKENS_DISK, s->load_position);
+    return true;
+}
+
+/* True when the sequence need not wait any longer. */
+static bool poll_restore(di_engine *engine, di_sequence *s, bool late, bool *busy) {
+    di_disk_result result = di_disk_load_poll(s->load);
+    if (result == DI_DISK_PENDING && !late) return false;
+    if (result == DI_DISK_LOADED && !adopt(engine, s)) {
+        *busy = true;
+        return false;
     }
     di_disk_load_free(s->load);
     s->load = NULL;
+    return true;
 }
 
-void di_poll_restores(di_engine *engine) {
+bool di_poll_restores(di_engine *engine) {
+    bool busy = false;
     for (uint32_t i = 0; engine->disk && i < engine->running.count; i++) {
         di_request *request = engine->running.items[i];
         if (request->state != DI_REQUEST_RESTORING) continue;
         bool late = di_now_ns() >= request->restore_until_ns, waiting = false;
         for (int32_t j = 0; j < request->sampling.n; j++) {
             di_sequence *s = &request->sequences[j];
-            if (!s->load) continue;
-            di_disk_result result = di_disk_load_poll(s->load);
-            if (result == DI_DISK_PENDING && !late)
-                waiting = true;
-            else
-                finish_restore(engine, s, result == DI_DISK_LOADED);
+            if (s->load && !poll_restore(engine, s, late, &busy)) waiting = true;
         }
         if (!waiting) request->state = DI_REQUEST_PREFILL;
     }
+    return busy;
 }
 
 static di_status start_request(di_engine *engine, di_request *request, di_error *error) {

@@ -85,7 +85,8 @@ typedef struct di_sequence {
     di_state *state;    /* NULL: not started, swapped out, or ended */
     di_disk_load *load; /* RESTORING: what is being read, and up to where it would reach */
     uint32_t load_position;
-    di_text swapped; /* state object while preempted; empty = computed again */
+    uint32_t adopted; /* blocks of it taken over; UINT32_MAX = nothing yet */
+    di_text swapped;  /* state object while preempted; empty = computed again */
     di_sampler *sampler;
     di_detokenizer detokenizer;
     di_stop_matcher stop;
@@ -275,8 +276,9 @@ void di_list_remove(di_request_list *list, uint32_t index); /* keeps the order *
 void di_enqueue(di_engine *engine, di_request *inbox);
 /* Admits and swaps in what fits, preempting lower levels. */
 void di_admit(di_engine *engine);
-/* Lets requests go on whose state was read from disk, or whose time for that is over. */
-void di_poll_restores(di_engine *engine);
+/* Lets requests go on whose state was read from disk, or whose time for that is over. True: some of it is taken over,
+ * and the rest can be at once. */
+bool di_poll_restores(di_engine *engine);
 /* Frees pages for rows of `sequence`: cached prefixes first, then the states of less important requests. False when the
  * more important ones, or those whose rows are being computed, hold the rest: it has to wait. */
 bool di_make_room(di_engine *engine, const di_sequence *sequence, uint32_t pages);

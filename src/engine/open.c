@@ -201,6 +201,7 @@ static di_status open_disk(di_engine *engine, const di_config *config, di_error 
         .bytes = (uint64_t)di_config_int(config, DI_OPT_CACHE_DISK),
         .digest = di_model_digest(engine->model),
         .profile = di_model_profile(engine->model),
+        .layout = di_state_layout_id(engine->model),
         .page_tokens = di_model_layout(engine->model)->page_tokens,
         .log = engine->log,
     };

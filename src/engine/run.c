@@ -19,6 +19,7 @@ void di_release_sequence(di_engine *engine, di_sequence *s) {
     s->done = true;
     engine->swap_bytes -= s->swapped.length;
     di_text_free(&s->swapped);
+    if (s->load && s->state) di_state_reset(s->state); /* half read, perhaps: not to be published */
     di_disk_load_free(s->load);
     s->load = NULL;
     if (s->choice.waiting) return; /* delivered first: the sampler is still asked */
