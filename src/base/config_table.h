@@ -37,7 +37,7 @@ DI_CONFIG_ROW(LOAD_FORMAT,    "load-format",    C, "auto",   0, 0, "auto|dummy",
 DI_CONFIG_ROW(SEED,           "seed",           U, "",       0, 0, "", "", "common", "noise seed; default: drawn per request")
 DI_CONFIG_ROW(LOG_LEVEL,      "log-level",      C, "warn",   0, 0, "error|warn|info|debug", "", "common", "what goes to the log on stderr")
 DI_CONFIG_ROW(QUIET,          "quiet",          B, "off",    0, 0, "", "", "common", "no progress, notes or footer on stderr")
-DI_CONFIG_ROW(JSON,           "json",           B, "off",    0, 0, "", "", "input", "JSON lines in and out")
+DI_CONFIG_ROW(JSON,           "json",           B, "off",    0, 0, "", "", "json", "JSON lines in and out")
 DI_CONFIG_ROW(INPUT,          "input",          S, "",       0, 0, "", "", "input", "read from this file instead of standard input")
 DI_CONFIG_ROW(OUTPUT,         "output",         S, "",       0, 0, "", "", "generate", "append results to this file")
 DI_CONFIG_ROW(PROMPT,         "prompt",         S, "",       0, 0, "", "", "input", "the prompt itself")
@@ -61,6 +61,7 @@ DI_CONFIG_ROW(TENSORS,        "tensors",        B, "off",    0, 0, "", "", "insp
 DI_CONFIG_ROW(LIMIT_PROMPT_BYTES, "limit-prompt-bytes", Z, "64M", 1, 1e12, "", "", "limits", "bytes of one prompt")
 DI_CONFIG_ROW(LIMIT_LINE_BYTES,   "limit-line-bytes",   Z, "64M", 1, 1e12, "", "", "limits", "bytes of one JSON line")
 DI_CONFIG_ROW(LIMIT_QUEUE,        "max-queue",          I, "512", 1, 1048576, "", "", "limits", "requests waiting")
+DI_CONFIG_ROW(LIMIT_EVENT_BYTES,  "limit-event-bytes",  Z, "64M", 65536, 1e12, "", "", "limits", "unread events that pause a request")
 DI_CONFIG_ROW(LIMIT_STOP_STRINGS, "limit-stop-strings", I, "16",  0, 1024, "", "", "limits", "stop strings of one request")
 /* clang-format on */
 #undef I

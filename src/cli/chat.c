@@ -309,6 +309,6 @@ const di_command di_command_chat = {
             "Ctrl-C stops an answer. With --prompt it answers once.",
     .example = "  deepinfer chat\n"
                "  echo \"I would like to book a table.\" | deepinfer chat --temperature 0\n",
-    .groups = "chat input sampling",
+    .groups = "chat json input sampling",
     .run = run,
 };

@@ -363,6 +363,6 @@ const di_command di_command_generate = {
             "--json every line is a request. --output skips ids that the file holds already.",
     .example = "  deepinfer generate --prompt \"I would like\" --temperature 0 --max-tokens 20\n"
                "  deepinfer generate --json --input prompts.jsonl --output results.jsonl\n",
-    .groups = "input generate sampling",
+    .groups = "json input generate sampling",
     .run = run,
 };

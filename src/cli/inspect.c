@@ -474,23 +474,12 @@ static int show(di_cli *cli, const inspection *in) {
     return status == DI_OK ? report_faults(in) : di_cli_report(&error);
 }
 
-/* Of the input options only --json means something here. */
-static di_status check_options(const di_config *options, di_error *error) {
-    static const di_config_id others[] = {DI_OPT_INPUT, DI_OPT_PROMPT, DI_OPT_TOKEN_IDS, DI_OPT_UNORDERED};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        if (di_config_source_of(options, others[i]) == DI_CONFIG_FLAG) {
-            const char *name = di_config_rows()[others[i]].name;
-            return di_fail(error, DI_ERR_USAGE, name, "inspect reads no input and does not take --%s", name);
-        }
-    return DI_OK;
-}
-
 static int run(di_cli *cli) {
     inspection *in = calloc(1, sizeof *in);
     di_text path = {0};
     di_error error = {0};
     int code;
-    di_status status = in ? check_options(cli->config, &error) : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
+    di_status status = in ? DI_OK : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
     if (status == DI_OK) status = di_find_model(cli->config, cli->model, &path, &error);
     if (status == DI_OK) {
         in->path = path.data;
@@ -511,10 +500,11 @@ const di_command di_command_inspect = {
     .name = "inspect",
     .summary = "what a model is, what it needs, what this machine can hold",
     .usage = "[MODEL] [options]",
-    .text = "Prints architecture, parameters and bytes by part, a memory plan for --context and --max-seqs, and what\n"
-            "this machine can hold. Reads only headers; MODEL may also be a config.json without weights. Exits with 1\n"
-            "when the checkpoint is incomplete or does not match its config.",
+    .text = "Prints architecture, parameters and bytes by part, a memory plan for\n"
+            "--context and --max-seqs, and what this machine can hold. Reads only headers;\n"
+            "MODEL may also be a config.json without weights. Exits with 1 when the\n"
+            "checkpoint is incomplete or does not match its config.",
     .example = "  deepinfer inspect models/tiny --context 4096 --max-seqs 8",
-    .groups = "inspect input",
+    .groups = "inspect json",
     .run = run,
 };

@@ -261,6 +261,6 @@ const di_command di_command_score = {
             "all logits. Always runs the whole model (--prefill off).",
     .example = "  deepinfer score --prompt \"The table is booked.\"\n"
                "  deepinfer score --json --input texts.jsonl > scores.jsonl\n",
-    .groups = "input score",
+    .groups = "json input score",
     .run = run,
 };

@@ -189,6 +189,6 @@ const di_command di_command_tokenize = {
             "unless --control is given. MODEL may be a folder with a tokenizer.json alone.",
     .example = "  deepinfer tokenize --prompt \"Hello there\"\n"
                "  echo '{\"text\": \"Hello\"}' | deepinfer tokenize --json\n",
-    .groups = "input tokenize",
+    .groups = "json input tokenize",
     .run = run,
 };

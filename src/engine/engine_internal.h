@@ -107,6 +107,7 @@ struct di_request {
     di_hub *hub;
     di_arena *arena;
     di_event_queue events;
+    uint64_t event_limit; /* of the engine */
 
     /* fixed */
     const char *id;
@@ -152,9 +153,6 @@ struct di_request {
     bool done_taken;
 };
 
-/* Bytes of unread events above which a request is not run until its reader has caught up. */
-enum { DI_EVENT_LIMIT = 64 << 20 };
-
 /* What one step samples, and the results; two of them, so that one is delivered while the next is computed. */
 typedef struct di_batch {
     di_sample_item *items;     /* [capacity] */
@@ -193,7 +191,7 @@ struct di_engine {
     uint32_t keep;
     int64_t max_gap_ms, stall_ms, ageing_ms;
     uint64_t swap_limit;
-    uint64_t event_limit; /* DI_EVENT_LIMIT */
+    uint64_t event_limit; /* bytes of unread events above which a request waits for its reader */
     uint32_t snapshot_interval;
     int64_t restore_ms;
 

@@ -219,7 +219,7 @@ static di_status open_state(di_engine *engine, const di_config *config, di_error
     engine->stall_ms = di_config_int(config, DI_OPT_STALL_MS);
     engine->ageing_ms = di_config_int(config, DI_OPT_AGEING_MS);
     engine->swap_limit = (uint64_t)di_config_int(config, DI_OPT_SWAP_RAM);
-    engine->event_limit = DI_EVENT_LIMIT;
+    engine->event_limit = (uint64_t)di_config_int(config, DI_OPT_LIMIT_EVENT_BYTES);
     engine->snapshot_interval = option(config, DI_OPT_SNAPSHOT_INTERVAL);
     uint32_t pages = choose_pages(engine, (uint64_t)di_config_int(config, DI_OPT_KV_RAM));
     di_status status = di_page_pool_new(engine->model, pages, &engine->pages, error);

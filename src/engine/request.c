@@ -45,6 +45,7 @@ di_status di_request_new(di_engine *engine, di_request **out, di_error *error) {
     atomic_init(&request->throttled, false);
     atomic_fetch_add_explicit(&engine->hub->references, 1, memory_order_relaxed);
     request->hub = engine->hub;
+    request->event_limit = engine->event_limit;
     request->submitted_ns = di_now_ns();
     request->deadline_ns = INT64_MAX;
     request->state = DI_REQUEST_QUEUED;
@@ -144,7 +145,8 @@ di_status di_submit(di_engine *engine, const di_request_params *params, di_reque
 bool di_request_next(di_request *request, int64_t timeout_ms, di_event *event) {
     uint64_t waiting = 0;
     di_take take = di_events_take(&request->events, timeout_ms, event, &waiting);
-    if (waiting < DI_EVENT_LIMIT / 2 && atomic_exchange_explicit(&request->throttled, false, memory_order_acq_rel))
+    if (waiting < request->event_limit / 2 &&
+        atomic_exchange_explicit(&request->throttled, false, memory_order_acq_rel))
         di_hub_wake(request->hub);
     if (take == DI_TAKE_EVENT) {
         if (event->status != DI_OK) event->error = request->error;
