@@ -3,8 +3,10 @@
 
 #include <math.h>
 
-/* Old steps fade to half after about 140; the first guesses are careful; the aim leaves room for a noisy machine. */
-static const double FADE = 0.995, SHARE_OF_GAP = 0.5;
+/* Old steps fade to half after about 140; the first guesses are careful. Prompt rows get half of the time that decoding
+ * leaves of the gap, because machines are noisy, and a tenth of the decode step when it leaves none, because a prompt
+ * must end some day. */
+static const double FADE = 0.995, SHARE_OF_REST = 0.5, LEAST_SHARE = 0.1;
 enum { LEARNING_STEPS = 6, LEARNING_ROWS = 16 };
 
 static void features(const di_step_load *load, double f[DI_STEP_FEATURES]) {
@@ -55,18 +57,22 @@ double di_step_model_predict(const di_step_model *m, const di_step_load *load) {
     return seconds;
 }
 
+static double decode_seconds(const di_step_model *m, uint32_t decode_rows) {
+    return m->steps < LEARNING_STEPS ? m->decode_step : m->weights[0] + m->weights[1] * decode_rows;
+}
+
 uint32_t di_step_model_budget(const di_step_model *m, uint32_t decode_rows, double prompt_context, double target,
                               uint32_t most) {
     if (m->steps < LEARNING_STEPS) return most < LEARNING_ROWS ? most : LEARNING_ROWS;
-    double base = m->weights[0] + m->weights[1] * decode_rows;
+    double base = decode_seconds(m, decode_rows);
     double row = m->weights[2] + m->weights[3] * prompt_context / 4096;
-    double left = target * SHARE_OF_GAP - base;
-    if (left <= 0) return 1;
+    double left = (target - base) * SHARE_OF_REST;
+    if (left < base * LEAST_SHARE) left = base * LEAST_SHARE;
     double rows = row > 0 ? left / row : most;
     return rows >= most ? most : rows < 1 ? 1 : (uint32_t)rows;
 }
 
-double di_step_model_gap(const di_step_model *m, int64_t max_gap_ms) {
+double di_step_model_gap(const di_step_model *m, uint32_t decode_rows, int64_t max_gap_ms) {
     if (max_gap_ms > 0) return (double)max_gap_ms / 1000;
-    return m->decode_step > 0.05 ? 2 * m->decode_step : 0.1;
+    return fmax(0.1, 2 * decode_seconds(m, decode_rows));
 }

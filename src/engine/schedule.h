@@ -26,10 +26,11 @@ typedef struct di_step_load {
 
 void di_step_model_observe(di_step_model *model, const di_step_load *load, double seconds);
 double di_step_model_predict(const di_step_model *model, const di_step_load *load);
-/* Prompt rows that fit beside `decode_rows` within `target` seconds, 1 .. most. */
+/* Prompt rows beside `decode_rows` that leave the step well within `target` seconds, 1 .. most; a few also when the
+ * decode rows alone take longer than that. */
 uint32_t di_step_model_budget(const di_step_model *model, uint32_t decode_rows, double prompt_context, double target,
                               uint32_t most);
-/* The longest allowed gap in seconds: max_gap_ms, or max(100 ms, twice a full decode step) when it is 0. */
-double di_step_model_gap(const di_step_model *model, int64_t max_gap_ms);
+/* The longest allowed gap in seconds: max_gap_ms, or max(100 ms, twice a step of these decode rows) when it is 0. */
+double di_step_model_gap(const di_step_model *model, uint32_t decode_rows, int64_t max_gap_ms);
 
 #endif

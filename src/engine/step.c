@@ -191,7 +191,7 @@ static void plan_prompts(di_engine *engine) {
         context += request->prompt_count / 2.0;
     }
     if (!waiting) return;
-    double gap = di_step_model_gap(&engine->step_model, engine->max_gap_ms);
+    double gap = di_step_model_gap(&engine->step_model, engine->load.decode_rows, engine->max_gap_ms);
     uint32_t budget = di_step_model_budget(&engine->step_model, engine->load.decode_rows, context / waiting, gap,
                                            engine->max_rows - di_step_rows(engine->step));
     if (waiting > 1) {
