@@ -36,10 +36,14 @@ DI_LANES lanes load_last_weights(const uint8_t *row, size_t k, size_t left, cons
     return load_weights(padded, 0, form);
 }
 
-/* Rows lie one behind the other, so the W rows of the next body follow these W: while `bytes` of each are read, the
- * same number of lines of the next ones is asked for, far enough ahead for main memory and in its order. */
+/* Rows lie one behind the other, and so do the groups of W rows that one body after the other reads. While `bytes` of
+ * each row are read at `at`, as many lines are asked for in the first following group that starts at least
+ * PREFETCH_AHEAD later: main memory needs that long. */
+enum { PREFETCH_AHEAD = 16384 };
+
 DI_LANES void prefetch_next(const uint8_t *weights, size_t row_bytes, size_t at, const size_t bytes, const int W) {
-    const uint8_t *next = weights + (size_t)W * (row_bytes + at);
+    const size_t group = (size_t)W * row_bytes;
+    const uint8_t *next = weights + (PREFETCH_AHEAD + group - 1) / group * group + (size_t)W * at;
     UNROLL for (size_t line = 0; line < (size_t)W * bytes; line += 64)
         _mm_prefetch((const char *)next + line, _MM_HINT_T1);
 }
@@ -155,22 +159,28 @@ DI_LANES void product_rows(const uint8_t *weights, size_t row_bytes, size_t outp
     }
 }
 
-/* out [in/16][step][16] at its first row: (x * scale) * 2^8. False if a product is too large for the factor 2^8, which
- * takes back the 2^-8 of load_weights. */
-static bool scale_input(const float *x, const uint8_t *scales, size_t in, float *out, size_t step) {
-    const lanes limit = lanes_set(0x1p+119f);
-    lanes largest = lanes_zero();
+/* out [in/16][step][16] at its first row: (x * scale) * 2^8. The factor takes back the 2^-8 of decoded weights. */
+static void scale_input(const float *x, const uint8_t *scales, size_t in, float *out, size_t step) {
     for (size_t b = 0; b < in / BLOCK; b++) {
         lanes scale = lanes_set(di_e8m0_decode(scales[b]));
         for (size_t k = b * BLOCK; k < (b + 1) * BLOCK; k += DI_LANE_COUNT) {
-            lanes scaled = lanes_mul(lanes_load(x + k), scale);
-            largest = lanes_max(lanes_abs(scaled), largest);
-            lanes_store(out + k * step, e4m3_order(lanes_mul(scaled, lanes_set(256.0f))));
+            lanes scaled = lanes_mul(lanes_mul(lanes_load(x + k), scale), lanes_set(256.0f));
+            lanes_store(out + k * step, e4m3_order(scaled));
         }
     }
-    return lanes_maximum(lanes_min(limit, largest)) < 0x1p+119f;
 }
 
+static bool all_finite(const float *y, size_t y_stride, size_t rows, size_t outputs) {
+    uint32_t special = 0;
+    for (size_t m = 0; m < rows; m++) {
+        for (size_t n = 0; n < outputs; n++)
+            special |= (di_bits_from_f32(y[m * y_stride + n]) & 0x7f800000u) == 0x7f800000u;
+    }
+    return !special;
+}
+
+/* An input times scale of 2^120 and more overflows by the factor 2^8 alone. Its sums are then infinite or NaN, and
+ * those are formed again without the factor. */
 static void product_e4m3(const di_cpu_f8 *w, const float *x, size_t x_stride, size_t rows, size_t n0, size_t n1,
                          float *y, size_t y_stride, float *scratch) {
     size_t in = w->in;
@@ -181,12 +191,10 @@ static void product_e4m3(const di_cpu_f8 *w, const float *x, size_t x_stride, si
             size_t count = rows - m0 < MAX_ROWS ? rows - m0 : MAX_ROWS;
             const float *input = x + m0 * x_stride;
             float *result = y + m0 * y_stride;
-            bool fits = true;
             for (size_t m = 0; m < count; m++)
-                fits &= scale_input(input + m * x_stride, scales, in, scratch + m * DI_LANE_COUNT, count);
-            if (fits)
-                product_rows(w->codes + n * in, in, outputs, in, scratch, 0, count, result + n, y_stride, FORM_E4M3);
-            else
+                scale_input(input + m * x_stride, scales, in, scratch + m * DI_LANE_COUNT, count);
+            product_rows(w->codes + n * in, in, outputs, in, scratch, 0, count, result + n, y_stride, FORM_E4M3);
+            if (!all_finite(result + n, y_stride, count, outputs))
                 di_cpu_scalar.product_f8(w, input, x_stride, count, n, n + outputs, result, y_stride, scratch);
         }
     }
