@@ -21,19 +21,24 @@ di_engine *di_open_with(const char *folder, const di_option *options, size_t cou
     return engine;
 }
 
-enum { WALKS = 64, LONGEST_WALK = 1 << 16 };
+enum { WALKS = 64, LONGEST_WALK = 1 << 15 };
+
+static int32_t *walks[WALKS];
+
+static void fill_walks(void) {
+    for (uint32_t w = 0; w < WALKS; w++) {
+        walks[w] = malloc(LONGEST_WALK * sizeof *walks[w]);
+        di_dice dice = {w + 1};
+        for (uint32_t i = 0; walks[w] && i < LONGEST_WALK; i++) walks[w][i] = 3 + (int32_t)di_roll(&dice, 600);
+    }
+}
 
 const int32_t *di_walk(uint32_t seed, uint32_t count) {
-    static int32_t *walks[WALKS];
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     assert_true(count <= LONGEST_WALK);
-    int32_t **walk = &walks[seed % WALKS];
-    if (!*walk) {
-        *walk = malloc(LONGEST_WALK * sizeof **walk);
-        assert_non_null(*walk);
-        di_dice dice = {seed % WALKS + 1};
-        for (uint32_t i = 0; i < LONGEST_WALK; i++) (*walk)[i] = 3 + (int32_t)di_roll(&dice, 600);
-    }
-    return *walk;
+    pthread_once(&once, fill_walks);
+    assert_non_null(walks[seed % WALKS]);
+    return walks[seed % WALKS];
 }
 
 di_job di_greedy_job(const int32_t *ids, uint32_t count, int64_t tokens) {
@@ -112,7 +117,9 @@ void di_take_event(di_outcome *o, const di_event *e) {
     assert_false(o->done);
     assert_true(e->sample >= 0 && e->sample < DI_JOB_SAMPLES);
     switch (e->kind) {
-    case DI_EVENT_PROMPT: assert_int_equal(o->prompt_tokens + o->tokens[0], 0); break;
+    case DI_EVENT_PROMPT:
+        assert_int_equal(o->prompt_tokens + o->tokens[0], 0);
+        break;
     case DI_EVENT_PROMPT_TOKEN:
         assert_int_equal(e->position, o->prompt_tokens);
         assert_int_equal(o->tokens[0], 0);
@@ -120,8 +127,12 @@ void di_take_event(di_outcome *o, const di_event *e) {
         o->prompt = fold(o->prompt, &e->token_id, sizeof e->token_id);
         if (e->position) o->prompt = fold_logprobs(o->prompt, e);
         break;
-    case DI_EVENT_TOKEN: take_token(o, e); break;
-    case DI_EVENT_FINISH: take_finish(o, e); break;
+    case DI_EVENT_TOKEN:
+        take_token(o, e);
+        break;
+    case DI_EVENT_FINISH:
+        take_finish(o, e);
+        break;
     case DI_EVENT_DONE:
         o->done = true;
         o->status = e->status;
@@ -130,7 +141,8 @@ void di_take_event(di_outcome *o, const di_event *e) {
         o->timings = e->timings;
         o->seed = e->seed;
         break;
-    default: fail_msg("event of kind %d", e->kind);
+    default:
+        fail_msg("event of kind %d", e->kind);
     }
 }
 
@@ -182,8 +194,9 @@ static bool is_idle(di_engine *engine) {
     pthread_mutex_lock(&engine->hub->mutex);
     uint32_t waiting = engine->hub->waiting;
     pthread_mutex_unlock(&engine->hub->mutex);
-    return !waiting && di_engine_counter(engine, DI_COUNT_REQUESTS_SUBMITTED) ==
-                           di_engine_counter(engine, DI_COUNT_REQUESTS_FINISHED) &&
+    return !waiting &&
+           di_engine_counter(engine, DI_COUNT_REQUESTS_SUBMITTED) ==
+               di_engine_counter(engine, DI_COUNT_REQUESTS_FINISHED) &&
            di_engine_gauge(engine, DI_GAUGE_PAGES_USED) == di_engine_gauge(engine, DI_GAUGE_PAGES_CACHE);
 }
 
@@ -203,7 +216,13 @@ static bool long_run;
 
 void di_test_arguments(int count, char **values) {
     const char *wanted = getenv("DI_TEST_LONG");
-    long_run = (wanted && *wanted && *wanted != '0') || (count > 1 && strcmp(values[1], "long") == 0);
+    long_run = wanted && *wanted && *wanted != '0';
+    for (int i = 1; i < count; i++) {
+        if (strcmp(values[i], "long") == 0)
+            long_run = true;
+        else
+            cmocka_set_test_filter(values[i]);
+    }
 }
 
 bool di_test_long(void) {

@@ -41,7 +41,7 @@ typedef struct di_outcome {
 di_engine *di_open_with(const char *folder, const di_option *options, size_t count);
 
 /* ids that look like text but are not: a fixed walk without control ids, another one for each seed. Valid for the
- * program's life; count <= 1 << 16. */
+ * program's life; count <= 1 << 15. Any thread. */
 const int32_t *di_walk(uint32_t seed, uint32_t count);
 
 di_job di_greedy_job(const int32_t *ids, uint32_t count, int64_t tokens);
@@ -64,9 +64,10 @@ void di_assert_idle(di_engine *engine);
 uint64_t di_engine_counter(di_engine *engine, di_counter_id id);
 int64_t di_engine_gauge(di_engine *engine, di_gauge_id id);
 
-/* Seconds a storm may take in a long run: DI_TEST_LONG=1 or the argument "long" (di_test_arguments). */
-bool di_test_long(void);
+/* The long run: DI_TEST_LONG=1 in the environment, or the argument "long". Another argument is a pattern for the names
+ * of the tests to run. */
 void di_test_arguments(int count, char **values);
+bool di_test_long(void);
 /* True under a sanitizer: fewer rounds. */
 bool di_test_slow(void);
 

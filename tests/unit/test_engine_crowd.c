@@ -61,8 +61,11 @@ static di_job watched(int kind, bool compact) {
         s->golden_token_count = 6;
         s->n = 2;
         break;
-    case 7: job.score = true; break;
-    default: break;
+    case 7:
+        job.score = true;
+        break;
+    default:
+        break;
     }
     return job;
 }
@@ -181,8 +184,8 @@ static void run_crowd(uint32_t seed, uint32_t arrivals, uint32_t longest, crowd_
     if (atoi(options[3].value) < 4) options[3].value = "7"; /* n = 4 */
     char what[256];
     snprintf(what, sizeof what, "crowd %u (kv %s swap %s cache %s rows %s chunk %s seqs %s interval %s %s)", seed,
-             options[0].value, options[1].value, options[2].value, options[3].value, options[4].value,
-             options[5].value, options[6].value, options[7].value);
+             options[0].value, options[1].value, options[2].value, options[3].value, options[4].value, options[5].value,
+             options[6].value, options[7].value);
     di_engine *engine = di_open_with(NANO, options, sizeof options / sizeof *options);
     member members[MEMBERS] = {0};
     score_task score = {.engine = engine, .job = watched(WATCHED - 1, compact)};
@@ -286,9 +289,9 @@ static void preemption_at_every_state_changes_no_byte(void **state) {
     uint32_t total = 0;
     for (uint32_t mode = 0; mode < 6; mode++) {
         bool compact = mode >= 3;
-        di_option options[] = {{"swap-ram", swap[mode % 3]}, {"cache-ram", cache[mode % 3]},
-                               {"max-seqs", "3"},            {"chunk", "24"},
-                               {"snapshot-interval", "37"},  {"prefill", compact ? "compact" : "off"}};
+        di_option options[] = {
+            {"swap-ram", swap[mode % 3]}, {"cache-ram", cache[mode % 3]},          {"max-seqs", "3"}, {"chunk", "24"},
+            {"snapshot-interval", "37"},  {"prefill", compact ? "compact" : "off"}};
         di_engine *engine = di_open_with(NANO, options, 6);
         di_gate_on(engine, true);
         for (int kind = 1; kind < WATCHED; kind++) {
@@ -311,8 +314,8 @@ static void preemption_at_every_state_changes_no_byte(void **state) {
     print_message("%u preemptions\n", total);
 }
 
-/* A compact answer leaves a snapshot behind its prompt's end, without decoder windows: of use for the next turn, but not
- * for a sequence that had those windows and is computed again. */
+/* A compact answer leaves a snapshot behind its prompt's end, without decoder windows: of use for the next turn, but
+ * not for a sequence that had those windows and is computed again. */
 static void recomputation_does_not_start_behind_the_end_of_a_compact_prompt(void **state) {
     (void)state;
     static const di_option options[] = {{"swap-ram", "0"}, {"max-seqs", "3"}, {"prefill", "compact"}};
@@ -343,8 +346,10 @@ static void hits_change_no_byte(void **state) {
     uint64_t hits = 0;
     for (uint32_t mode = 0; mode < 6; mode++) {
         bool compact = mode >= 3;
-        di_option warm[] = {{"snapshot-interval", intervals[mode % 3]}, {"prefill", compact ? "compact" : "off"},
-                            {"cache-ram", "64M"}, {"chunk", mode % 2 ? "0" : "50"}};
+        di_option warm[] = {{"snapshot-interval", intervals[mode % 3]},
+                            {"prefill", compact ? "compact" : "off"},
+                            {"cache-ram", "64M"},
+                            {"chunk", mode % 2 ? "0" : "50"}};
         di_option cold[] = {{"cache-ram", "0"}, {"prefill", compact ? "compact" : "off"}};
         di_engine *engine = di_open_with(NANO, warm, 4), *reference = di_open_with(NANO, cold, 2);
         for (uint32_t l = 0; l < 5; l++) {
