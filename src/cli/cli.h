@@ -35,7 +35,8 @@ typedef struct di_command {
     int (*run)(di_cli *cli);
 } di_command;
 
-extern const di_command di_command_chat, di_command_generate, di_command_score, di_command_tokenize, di_command_inspect;
+extern const di_command di_command_chat, di_command_generate, di_command_score, di_command_tokenize, di_command_inspect,
+    di_command_verify;
 
 const di_command *const *di_commands(size_t *count);
 

@@ -211,6 +211,19 @@ static const di_cpu_kernels *const tables[] = {
 };
 enum { TABLE_COUNT = sizeof tables / sizeof tables[0] };
 
+bool di_cpu_can(const char *isa) {
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (strcmp(isa, tables[i]->name) == 0) return di_cpu_supports(tables[i]);
+    return false;
+}
+
+uint64_t di_cpu_compare(const char *isa, uint64_t seed, uint32_t vectors, const char **what) {
+    const di_cpu_kernels *kernels = &di_cpu_scalar;
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (strcmp(isa, tables[i]->name) == 0) kernels = tables[i];
+    return di_cpu_compare_kernels(kernels, seed, vectors, what);
+}
+
 di_status di_cpu_backend_new(const char *isa, di_pool *pool, char note[256], di_backend **backend, di_error *error) {
     *backend = NULL;
     if (note) note[0] = 0;

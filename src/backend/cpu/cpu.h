@@ -19,6 +19,12 @@ di_status di_cpu_backend_new(const char *isa, di_pool *pool, char note[256], di_
 di_status di_cpu_backend_with_kernels(const struct di_cpu_kernels *kernels, di_pool *pool, di_backend **backend,
                                       di_error *error);
 
+/* True if this machine can run the table `isa`. */
+bool di_cpu_can(const char *isa);
+/* Compares the table `isa`, which this machine can run, with the scalar one on `vectors` random vectors of every entry.
+ * Returns the number of bytes that differ and the first entry concerned (NULL = none; "memory" if there was none). */
+uint64_t di_cpu_compare(const char *isa, uint64_t seed, uint32_t vectors, const char **what);
+
 /* Bytes that loading this weight will hold beyond the mapped file (memory plan). */
 uint64_t di_cpu_weight_bytes(di_weight_kind kind, di_dtype dtype, uint32_t rank, const uint64_t *shape);
 

@@ -246,21 +246,28 @@ static const struct {
     CASE(engram),       CASE(attention),   CASE(index_scores),
 };
 
-bool di_cpu_self_test(const di_cpu_kernels *kernels, const char **what) {
+uint64_t di_cpu_compare_kernels(const di_cpu_kernels *kernels, uint64_t seed, uint32_t count, const char **what) {
     vectors *v = aligned_alloc(_Alignof(vectors), sizeof *v);
-    *what = v ? NULL : "memory for the self-test";
-    if (!v) return false;
+    *what = v ? NULL : "memory";
+    if (!v) return 1;
     memset(v, 0, sizeof *v);
-    v->random = 41;
-    for (int vector = 0; vector < VECTORS && !*what; vector++) {
+    v->random = seed;
+    uint64_t differing = 0;
+    for (uint32_t vector = 0; vector < count; vector++) {
         fill(v);
-        for (size_t c = 0; c < sizeof cases / sizeof cases[0] && !*what; c++) {
+        for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
             memset(v->result, 0, sizeof v->result);
             cases[c].run(&di_cpu_scalar, v, v->result[0]);
             cases[c].run(kernels, v, v->result[1]);
-            if (memcmp(v->result[0], v->result[1], RESULT) != 0) *what = cases[c].name;
+            if (memcmp(v->result[0], v->result[1], RESULT) == 0) continue;
+            if (!*what) *what = cases[c].name;
+            for (size_t i = 0; i < RESULT; i++) differing += v->result[0][i] != v->result[1][i];
         }
     }
     free(v);
-    return !*what;
+    return differing;
+}
+
+bool di_cpu_self_test(const di_cpu_kernels *kernels, const char **what) {
+    return di_cpu_compare_kernels(kernels, 41, VECTORS, what) == 0;
 }

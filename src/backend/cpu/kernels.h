@@ -162,6 +162,8 @@ extern const di_cpu_kernels di_cpu_avx512; /* needs AVX-512 F, BW, VL, DQ, VNNI 
 bool di_cpu_supports(const di_cpu_kernels *kernels);
 /* Compares `kernels` with the scalar table on a hundred vectors of every entry; false names the entry in *what. */
 bool di_cpu_self_test(const di_cpu_kernels *kernels, const char **what);
+/* The same on `vectors` others; returns the bytes that differ. *what is NULL or the first entry concerned. */
+uint64_t di_cpu_compare_kernels(const di_cpu_kernels *kernels, uint64_t seed, uint32_t vectors, const char **what);
 
 /* Repacks packed E2M1 [out][in/2] with scales [out][in/32] into the tile form. */
 size_t di_cpu_f4_tile_bytes(size_t out, size_t in);
