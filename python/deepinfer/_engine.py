@@ -1,0 +1,297 @@
+"""One open engine of the library: life, threads, processes, and its short calls."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import threading
+import weakref
+from array import array
+from ctypes import byref, c_float, c_int32, c_size_t, c_uint64, c_void_p
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from . import _library
+from ._library import Error
+from ._names import nearest
+from .errors import EngineError, ParameterError
+from .sampling_params import SamplingParams
+
+_WAIT_MS = 100  # how long Ctrl-C may have to wait for a call of the library
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelInfo:
+    """What an opened model is."""
+
+    path: str
+    architecture: str
+    isa: str
+    fingerprint: str
+    profile: str
+    vocabulary: int
+    context: int
+    bos_token_id: Optional[int]
+    has_tokenizer: bool
+    thinking_default: bool
+
+
+@dataclasses.dataclass
+class ChatPrompt:
+    token_ids: "array[int]"
+    in_reasoning: bool
+    continued: bool
+    reasoning_end_token_id: int
+
+
+class _State:
+    """What must be given back, apart from the object that users hold, so that it can be given back after that is gone."""
+
+    def __init__(self, library: ctypes.CDLL, handle: c_void_p) -> None:
+        self.library, self.handle = library, handle
+        self.process = os.getpid()
+        self.changed = threading.Condition()
+        self.users = 0
+        self.closed = False
+
+    def close(self) -> None:
+        # A child of fork() has the memory of the engine, but none of its threads: nothing can be ended there.
+        if os.getpid() != self.process:
+            self.closed = True
+            return
+        with self.changed:
+            if self.closed:
+                return
+            self.closed = True
+            while self.users:
+                self.changed.wait(1.0)
+        self.library.di_close(self.handle)
+
+
+def option_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, (str, os.PathLike)):
+        text = os.fspath(value)
+        if isinstance(text, str):
+            if "\0" in text:
+                raise ParameterError(f"{name} holds a zero character", "invalid_argument", name)
+            return text
+    raise TypeError(f"{name} must be a str, a number or True or False, not {type(value).__name__}")
+
+
+_SAMPLING = frozenset(field.name for field in dataclasses.fields(SamplingParams))
+# Options of the program alone, or that have a parameter of their own here.
+_PROGRAM_ONLY = frozenset(["model", "quiet", "log-level"])
+
+
+def known_options() -> Dict[str, str]:
+    """Keyword names that an engine takes, with the option's name in the library."""
+    library, names, index = _library.load(), {}, 0
+    while True:
+        name = library.di_option_name(index)
+        if name is None:
+            return names
+        if name.decode() not in _PROGRAM_ONLY:
+            names[_library.python_name(name.decode())] = name.decode()
+        index += 1
+
+
+def _options(given: Mapping[str, Any], own: List[str]) -> Any:
+    known = known_options()
+    pairs = []
+    for name, value in given.items():
+        if name not in known:
+            if name in _SAMPLING:
+                raise TypeError(f"{name!r} is not a parameter of LLM, but one of SamplingParams")
+            raise TypeError(f"{name!r} is not a parameter of LLM{nearest(name, [*known, *own])}")
+        if value is not None:
+            text = _library.text_bytes(option_text(name, value), name)
+            pairs.append(_library.Option(known[name].encode(), text))
+    return (_library.Option * max(1, len(pairs)))(*pairs), len(pairs)
+
+
+class Engine:
+    """Everything that needs the library's di_engine. Methods may be called from any thread of the process that opened it."""
+
+    def __init__(self, model: Optional[str], options: Mapping[str, Any], own: List[str]) -> None:
+        self.library = _library.load()
+        pairs, count = _options(options, own)
+        if model is None and not os.environ.get("DEEPINFER_MODEL") and not _names_a_file(options):
+            model = _library.embedded_model()
+        self._state = _State(self.library, self._open(model, pairs, count))
+        self._finalizer = weakref.finalize(self, self._state.close)
+        raw = self.library.di_engine_info(self._state.handle).contents
+        self.info = ModelInfo(
+            path=os.fsdecode(raw.path), architecture=raw.architecture.decode(), isa=raw.isa.decode(),
+            fingerprint=raw.fingerprint.decode(), profile=raw.profile.decode(), vocabulary=raw.vocabulary, context=raw.context,
+            bos_token_id=None if raw.bos_token_id == _library.NO_TOKEN else raw.bos_token_id, has_tokenizer=raw.has_tokenizer,
+            thinking_default=raw.thinking_default)
+        self._spellings: Dict[int, str] = {}
+
+    def _open(self, model: Optional[str], pairs: Any, count: int) -> c_void_p:
+        """In a thread of its own, so that Ctrl-C need not wait for a large checkpoint. If nobody waits any more, what was
+        opened is closed again."""
+        path = None if model is None else _library.text_bytes(model, "model")
+        handle, error, lock = c_void_p(), Error(), threading.Lock()
+        outcome: Dict[str, Any] = {"abandoned": False}
+
+        def work() -> None:
+            status = self.library.di_open(path, pairs, count, byref(handle), byref(error))
+            with lock:
+                outcome["status"] = status
+                if outcome["abandoned"]:
+                    self.library.di_close(handle)
+
+        thread = threading.Thread(target=work, name="deepinfer-open", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_WAIT_MS / 1000)
+        except BaseException:
+            with lock:
+                outcome["abandoned"] = True
+                if "status" in outcome:
+                    self.library.di_close(handle)
+            raise
+        if outcome["status"]:
+            _library.fail(error)
+        return handle
+
+    # ------------------------------------------------------------------------------------------------ guards
+
+    def check(self) -> None:
+        """Refuses use after close() and in a forked process."""
+        if os.getpid() != self._state.process:
+            raise EngineError(
+                f"this LLM was opened by process {self._state.process} and cannot be used in process {os.getpid()}: fork() copies "
+                "none of its threads. Open an LLM in each process, after the fork, or start processes with the method 'spawn'",
+                "unsupported")
+        if self._state.closed:
+            raise EngineError("this LLM is closed", "cancelled")
+
+    @property
+    def foreign(self) -> bool:
+        """In a forked child: handles may not even be freed."""
+        return os.getpid() != self._state.process
+
+    @property
+    def closed(self) -> bool:
+        return self._state.closed
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[c_void_p]:
+        """The handle; it stays open meanwhile."""
+        self.check()
+        state = self._state
+        with state.changed:
+            if state.closed:
+                raise EngineError("this LLM is closed", "cancelled")
+            state.users += 1
+        try:
+            yield state.handle
+        finally:
+            with state.changed:
+                state.users -= 1
+                state.changed.notify_all()
+
+    def close(self) -> None:
+        self._state.close()
+        self._finalizer.detach()
+
+    # -------------------------------------------------------------------------------------------------- text
+
+    def tokenize(self, text: str, control: bool = False, name: str = "text") -> "array[int]":
+        data = _library.text_bytes(text, name)
+        ids, count, error = ctypes.POINTER(c_int32)(), c_size_t(), Error()
+        with self.use() as handle:
+            if self.library.di_tokenize(handle, data, len(data), control, byref(ids), byref(count), byref(error)):
+                _library.fail(error)
+        return self._take_ids(ids, count.value)
+
+    def _take_ids(self, ids: Any, count: int) -> "array[int]":
+        taken = array("i")
+        if ids:
+            taken.frombytes(ctypes.string_at(ids, 4 * count))
+            self.library.di_free(ids)
+        return taken
+
+    def detokenize(self, ids: "array[int]") -> bytes:
+        text, length, error = c_void_p(), c_size_t(), Error()
+        with self.use() as handle:
+            if self.library.di_detokenize(handle, address(ids), len(ids), byref(text), byref(length), byref(error)):
+                _library.fail(error)
+        data = ctypes.string_at(text, length.value)
+        self.library.di_free(text)
+        return data
+
+    def spelling(self, token_id: int) -> Optional[str]:
+        """Text of one token; parts of characters are U+FFFD."""
+        if not self.info.has_tokenizer:
+            return None
+        text = self._spellings.get(token_id)
+        if text is None:
+            text = self._spellings[token_id] = self.detokenize(array("i", [token_id])).decode("utf-8", "replace")
+        return text
+
+    def render_chat(self, conversation: bytes) -> ChatPrompt:
+        prompt, error = _library.ChatPrompt(), Error()
+        with self.use() as handle:
+            if self.library.di_render_chat(handle, conversation, len(conversation), byref(prompt), byref(error)):
+                _library.fail(error)
+        return ChatPrompt(self._take_ids(prompt.token_ids, prompt.token_count), prompt.in_reasoning, prompt.continued,
+                          prompt.reasoning_end_token_id)
+
+    # --------------------------------------------------------------------------------------------- evaluation
+
+    def score(self, ids: "array[int]", on_row: Optional[Callable[[int, "array[float]"], None]],
+              progress: Callable[[int], None]) -> Tuple[List[Optional[float]], List[int], int]:
+        """Log-probability of each token (None for the first), best next token after each, hash of all rows."""
+        library, vocabulary, count = self.library, self.info.vocabulary, len(ids)
+        logprobs: List[Optional[float]] = [None]
+        argmax: List[int] = []
+        logprob, best, first = c_float(), c_int32(), address(ids)
+        failed: List[BaseException] = []
+
+        def take(_: Any, row: int, logits: Any) -> bool:
+            # An exception must not pass through the library; Ctrl-C arrives here too.
+            try:
+                last = row + 1 == count
+                if not library.di_logprobs(logits, vocabulary, first + 4 * (row + 1), 0 if last else 1, byref(logprob), byref(best)):
+                    raise EngineError(f"the logits of row {row} hold NaN or infinity", "numeric", "logits")
+                if not last:
+                    logprobs.append(logprob.value)
+                argmax.append(best.value)
+                if on_row is not None:
+                    values = array("f")
+                    values.frombytes(ctypes.string_at(logits, 4 * vocabulary))
+                    on_row(row, values)
+                progress(row + 1)
+                return not self.closed
+            except BaseException as error:  # noqa: B902
+                failed.append(error)
+                return False
+
+        callback, digest, error = _library.ScoreRow(take), c_uint64(), Error()
+        with self.use() as handle:
+            status = library.di_score(handle, first, count, callback, None, byref(digest), byref(error))
+        try:
+            if failed:
+                raise failed[0]
+            if status:
+                _library.fail(error)
+        finally:
+            failed.clear()
+        return logprobs, argmax, digest.value
+
+
+def address(ids: "array[int]") -> int:
+    """Of an array's first element; the array must outlive its use."""
+    return ids.buffer_info()[0]
+
+
+def _names_a_file(options: Mapping[str, Any]) -> bool:
+    """A configuration file may name the model."""
+    return options.get("config") is not None or bool(os.environ.get("DEEPINFER_CONFIG"))

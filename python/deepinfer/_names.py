@@ -1,0 +1,35 @@
+"""Unknown names are refused, and the nearest known one is named."""
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from typing import Any, Callable, Iterable, TypeVar
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """"; did you mean 'x'?" or nothing."""
+    found = difflib.get_close_matches(name, list(known), 1, 0.6)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def strict_names(what: str) -> Callable[[_Class], _Class]:
+    """Decorator of a class: unknown keyword names of its constructor are a TypeError that names the nearest."""
+
+    def decorate(cls: _Class) -> _Class:
+        plain: Any = cls.__init__
+        known = [name for name in inspect.signature(plain).parameters if name != "self"]
+
+        @functools.wraps(plain)
+        def construct(self: Any, *args: Any, **named: Any) -> None:
+            for name in named:
+                if name not in known:
+                    raise TypeError(f"{name!r} is not {what}{nearest(name, known)}")
+            plain(self, *args, **named)
+
+        cls.__init__ = construct  # type: ignore[misc]
+        return cls
+
+    return decorate
