@@ -243,7 +243,19 @@ static bool is_abandoned(di_disk *d, const di_disk_load *l) {
     return abandoned;
 }
 
-static bool read_load(di_disk *d, di_disk_load *l) {
+/* Where one record is gone, others are too: they are all forgotten now, so that the next save brings them back at once.
+ */
+static void forget_missing(di_disk *d, const di_disk_load *l) {
+    di_disk_key what = snapshot_key(d, l->keys, l->ids, l->position);
+    for (uint32_t b = 0; b <= l->block_count; b++) {
+        char path[PATH_MAX];
+        path_of(d, &what, 0, path);
+        if (access(path, F_OK) != 0 && errno == ENOENT) forget(d, &what);
+        if (b < l->block_count) what = block_key(l->keys[b + 1]);
+    }
+}
+
+static bool read_records(di_disk *d, di_disk_load *l) {
     uint8_t fingerprint[DI_FINGERPRINT];
     di_fingerprint_root(l->salt, fingerprint);
     di_disk_key what = snapshot_key(d, l->keys, l->ids, l->position);
@@ -261,6 +273,12 @@ static bool read_load(di_disk *d, di_disk_load *l) {
         return false;
     use_state(d, l->keys, l->ids, l->position, next_ages(d, l->block_count + 1));
     return true;
+}
+
+static bool read_load(di_disk *d, di_disk_load *l) {
+    if (read_records(d, l)) return true;
+    if (!is_abandoned(d, l)) forget_missing(d, l);
+    return false;
 }
 
 static void free_load(di_disk_load *l) {
