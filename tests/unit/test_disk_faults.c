@@ -1,4 +1,5 @@
 /* needs: cache base */
+/* labels: long */
 /* The store of the disk tier against damaged files and failing devices: a miss and a warning at most, and never a byte
  * that was not saved. Every load here compares all it got (support/stored.c). */
 #include <setjmp.h>

@@ -1,0 +1,474 @@
+/* labels: long
+ * An engine with a disk tier: an answer is the same bytes whether its prompt was computed, found in memory, read from
+ * disk after a restart, or read again after it was evicted; and whatever happens to the folder. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <unistd.h>
+
+#include "cache/disk_record.h"
+#include "engine/engine_internal.h"
+#include "support/folder.h"
+#include "support/requests.h"
+
+#define NANO DI_TEST_DATA "/nano"
+enum { WAIT_MS = 60000, OUTPUT = 6, MOST_OPTIONS = 16 };
+
+typedef struct setup {
+    di_option options[MOST_OPTIONS];
+    size_t count;
+} setup;
+
+static void set(setup *s, const char *name, const char *value) {
+    assert_true(s->count < MOST_OPTIONS);
+    s->options[s->count++] = (di_option){name, value};
+}
+
+static setup base(bool compact) {
+    setup s = {.count = 0};
+    set(&s, "prefill", compact ? "compact" : "off");
+    set(&s, "context", "2048");
+    set(&s, "snapshot-interval", "48");
+    return s;
+}
+
+static di_engine *open_setup(const setup *s) {
+    return di_open_with(NANO, s->options, s->count);
+}
+
+/* Without memory tier, so that every hit comes from disk; or with a little, or with much. */
+static di_engine *open_cached(bool compact, const char *folder, const char *ram) {
+    setup s = base(compact);
+    set(&s, "cache-dir", folder);
+    set(&s, "cache-ram", ram);
+    return open_setup(&s);
+}
+
+static void settle(di_engine *engine) {
+    di_assert_idle(engine);
+    assert_true(di_disk_wait_idle(engine->disk, WAIT_MS));
+}
+
+static di_job ask(const int32_t *ids, uint32_t count) {
+    di_job job = di_greedy_job(ids, count, OUTPUT);
+    job.sampling.temperature = 0.7f;
+    job.sampling.has_seed = true;
+    job.sampling.seq_seed = 99;
+    job.sampling.logprobs = 2;
+    return job;
+}
+
+/* ---------------------------------------------------------------- every tier, around every checkpoint */
+
+/* Checkpoints stand one before a prompt's end, at multiples of 48, and where an answer ended. */
+static const uint32_t lengths[] = {41, 64, 65, 66, 97, 128, 129, 130, 144, 145, 146, 193, 215};
+enum { LENGTHS = sizeof lengths / sizeof *lengths, AROUND = 5 };
+
+/* A prompt that goes on like `lengths[l]` did: it ends around the checkpoint at lengths[l] - 1. */
+typedef struct variant {
+    int32_t ids[320];
+    uint32_t count;
+    di_outcome cold;
+} variant;
+
+static void make_variant(variant *v, uint32_t l, uint32_t a) {
+    static const int32_t beyond[AROUND] = {-1, 0, 1, 2, 40};
+    v->count = (uint32_t)((int32_t)lengths[l] + beyond[a]);
+    memcpy(v->ids, di_walk(l, v->count), v->count * sizeof *v->ids);
+    if (a == 4) /* goes its own way behind the checkpoint */
+        for (uint32_t i = lengths[l]; i < v->count; i++) v->ids[i] = 3 + (int32_t)(i * 7 % 600);
+}
+
+static variant variants[2][LENGTHS][AROUND]; /* [compact] */
+
+static void compute_cold(void) {
+    for (int compact = 0; compact < 2; compact++) {
+        setup s = base(compact);
+        set(&s, "cache-ram", "0");
+        di_engine *engine = open_setup(&s);
+        for (uint32_t l = 0; l < LENGTHS; l++) {
+            for (uint32_t a = 0; a < AROUND; a++) {
+                variant *v = &variants[compact][l][a];
+                make_variant(v, l, a);
+                di_job job = ask(v->ids, v->count);
+                di_run_job(engine, &job, &v->cold);
+                assert_int_equal(v->cold.status, DI_OK);
+                assert_int_equal(v->cold.usage.cached_tokens, 0);
+            }
+        }
+        di_close(engine);
+    }
+}
+
+/* First the prompts that leave the checkpoints, alone. */
+static void seed_all(di_engine *engine) {
+    for (uint32_t l = 0; l < LENGTHS; l++) {
+        di_job job = ask(di_walk(l, lengths[l]), lengths[l]);
+        di_outcome outcome;
+        di_run_job(engine, &job, &outcome);
+    }
+}
+
+/* hit: every variant must find the checkpoint it ends behind; but a few tokens more than memory has are not worth
+ * reading from disk. */
+static void ask_all(di_engine *engine, int compact, bool hit, const char *what) {
+    for (uint32_t l = 0; l < LENGTHS; l++) {
+        for (uint32_t a = 0; a < AROUND; a++) {
+            const variant *v = &variants[compact][l][a];
+            di_job job = ask(v->ids, v->count);
+            di_outcome outcome;
+            char name[128];
+            di_run_job(engine, &job, &outcome);
+            snprintf(name, sizeof name, "%s, %s, length %u, variant %u, %u cached", what, compact ? "compact" : "off",
+                     lengths[l], a, (unsigned)outcome.usage.cached_tokens);
+            di_assert_same(&v->cold, &outcome, name);
+            assert_true(outcome.usage.cached_tokens < v->count);
+            uint32_t unread = di_engine_counter(engine, DI_COUNT_CACHED_TOKENS_RAM) ? 31 : 0;
+            if (hit && a > 0 && lengths[l] > 40 && outcome.usage.cached_tokens + unread < lengths[l] - 1)
+                fail_msg("%s: should have found %u", name, lengths[l] - 1);
+        }
+    }
+}
+
+static void all_tiers_give_the_same_bytes(void **state) {
+    (void)state;
+    for (int compact = 0; compact < 2; compact++) {
+        di_folder folder = di_folder_new(NULL);
+        di_engine *engine = open_cached(compact, folder.path, "64M");
+        seed_all(engine);
+        ask_all(engine, compact, true, "memory");
+        assert_int_equal(di_engine_counter(engine, DI_COUNT_CACHED_TOKENS_DISK), 0);
+        settle(engine);
+        di_close(engine);
+        engine = open_cached(compact, folder.path, "64M");
+        ask_all(engine, compact, true, "disk after a restart");
+        assert_true(di_engine_counter(engine, DI_COUNT_CACHED_TOKENS_DISK) > 1000);
+        ask_all(engine, compact, true, "memory after disk");
+        settle(engine);
+        di_close(engine);
+        engine = open_cached(compact, folder.path, "0"); /* nothing stays in memory */
+        ask_all(engine, compact, true, "disk alone");
+        ask_all(engine, compact, true, "disk alone, again");
+        assert_int_equal(di_engine_counter(engine, DI_COUNT_CACHED_TOKENS_RAM), 0);
+        di_close(engine);
+        engine = open_cached(compact, folder.path, "200k"); /* most is evicted from memory and read again */
+        ask_all(engine, compact, true, "evicted and read again");
+        assert_true(di_engine_counter(engine, DI_COUNT_CACHED_TOKENS_DISK) > 1000);
+        settle(engine);
+        di_disk_counters counters;
+        di_disk_get_counters(engine->disk, &counters);
+        assert_int_equal(counters.load_failures + counters.save_failures, 0);
+        di_close(engine);
+        di_folder_delete(&folder);
+    }
+}
+
+/* A cold folder that each answer fills: whatever a variant finds there was left by the ones before. */
+static void filling_while_asking(void **state) {
+    (void)state;
+    for (int compact = 0; compact < 2; compact++) {
+        di_folder folder = di_folder_new(NULL);
+        di_engine *engine = open_cached(compact, folder.path, "0");
+        ask_all(engine, compact, false, "filling");
+        di_close(engine);
+        /* So little room that records are evicted all the time. */
+        setup s = base(compact);
+        set(&s, "cache-dir", folder.path);
+        set(&s, "cache-ram", "0");
+        set(&s, "cache-disk", "300k");
+        engine = open_setup(&s);
+        ask_all(engine, compact, false, "little room on disk");
+        settle(engine);
+        di_disk_counters counters;
+        di_disk_get_counters(engine->disk, &counters);
+        assert_true(counters.evicted > 0 && counters.bytes <= 300 << 10);
+        di_close(engine);
+        di_folder_delete(&folder);
+    }
+}
+
+/* Another profile's and another model's records in one folder are never used. */
+static void profiles_do_not_mix(void **state) {
+    (void)state;
+    di_folder folder = di_folder_new(NULL);
+    for (int round = 0; round < 2; round++) {
+        for (int compact = 0; compact < 2; compact++) {
+            di_engine *engine = open_cached(compact, folder.path, "0");
+            seed_all(engine);
+            ask_all(engine, compact, false, "two profiles");
+            settle(engine);
+            if (round == 0) assert_true(di_engine_counter(engine, DI_COUNT_CACHED_TOKENS_DISK) > 0);
+            di_close(engine);
+        }
+    }
+    di_folder_delete(&folder);
+}
+
+static void two_engines_share_a_folder(void **state) {
+    (void)state;
+    di_folder folder = di_folder_new(NULL);
+    di_engine *first = open_cached(false, folder.path, "0");
+    seed_all(first);
+    settle(first);
+    di_engine *second = open_cached(false, folder.path, "0");
+    ask_all(second, 0, true, "second process");
+    assert_true(di_engine_counter(second, DI_COUNT_CACHED_TOKENS_DISK) > 1000);
+    ask_all(first, 0, true, "first process");
+    di_close(first);
+    ask_all(second, 0, true, "second process, alone");
+    di_close(second);
+    di_folder_delete(&folder);
+}
+
+/* ---------------------------------------------------------------- waiting for the disk */
+
+static void a_deadline_that_passes_is_a_plain_miss(void **state) {
+    (void)state;
+    di_folder folder = di_folder_new(NULL);
+    di_engine *engine = open_cached(false, folder.path, "0");
+    seed_all(engine);
+    settle(engine);
+    di_close(engine);
+    setup s = base(false);
+    set(&s, "cache-dir", folder.path);
+    set(&s, "cache-ram", "0");
+    set(&s, "restore-ms", "0");
+    engine = open_setup(&s);
+    ask_all(engine, 0, false, "no time to read");
+    di_close(engine);
+    di_folder_delete(&folder);
+}
+
+static void requests_end_while_they_are_restored(void **state) {
+    (void)state;
+    di_folder folder = di_folder_new(NULL);
+    di_engine *engine = open_cached(false, folder.path, "0");
+    seed_all(engine);
+    settle(engine);
+    for (uint32_t i = 0; i < 120; i++) {
+        const variant *v = &variants[0][i % LENGTHS][1 + i % 4];
+        di_job job = ask(v->ids, v->count);
+        job.deadline_ms = i % 3 == 2 ? 1 : 0;
+        di_outcome outcome = {0};
+        di_request *request = di_submit_job(engine, &job, NULL, NULL);
+        if (i % 3 == 0) usleep(i % 7 * 200);
+        if (i % 3 != 2) di_request_cancel(request);
+        di_drain(request, &outcome);
+        if (outcome.status == DI_OK) di_assert_same(&v->cold, &outcome, "just in time");
+    }
+    settle(engine);
+    /* Closed with restores under way. */
+    di_request *requests[8];
+    for (int i = 0; i < 8; i++) {
+        di_job job = ask(variants[0][i][2].ids, variants[0][i][2].count);
+        requests[i] = di_submit_job(engine, &job, NULL, NULL);
+    }
+    di_close(engine);
+    for (int i = 0; i < 8; i++) di_request_free(requests[i]);
+    engine = open_cached(false, folder.path, "0");
+    ask_all(engine, 0, true, "after a hasty end");
+    di_close(engine);
+    di_folder_delete(&folder);
+}
+
+/* Many at once, with pages for few of them: what is moved out comes back from the swap space, from disk, or is computed
+ * again. */
+static void preempted_requests_come_back_from_disk(void **state) {
+    (void)state;
+    enum { CROWD = 24 };
+    for (int compact = 0; compact < 2; compact++) {
+        uint64_t recomputes = 0;
+        for (int swap = 0; swap < 2; swap++) {
+            di_folder folder = di_folder_new(NULL);
+            setup s = base(compact);
+            set(&s, "cache-dir", folder.path);
+            set(&s, "cache-ram", "0");
+            set(&s, "kv-ram", "1");
+            set(&s, "context", "512");
+            set(&s, "swap-ram", swap ? "200k" : "0");
+            di_engine *engine = open_setup(&s);
+            for (int round = 0; round < 2; round++) {
+                di_request *requests[CROWD];
+                for (uint32_t i = 0; i < CROWD; i++) {
+                    const variant *v = &variants[compact][i % LENGTHS][2 + i % 3];
+                    di_job job = ask(v->ids, v->count);
+                    job.priority = (int32_t)(i / 6);
+                    requests[i] = di_submit_job(engine, &job, NULL, NULL);
+                    usleep(i % 4 * 1500);
+                }
+                for (uint32_t i = 0; i < CROWD; i++) {
+                    di_outcome outcome = {0};
+                    di_drain(requests[i], &outcome);
+                    di_assert_same(&variants[compact][i % LENGTHS][2 + i % 3].cold, &outcome, "crowd");
+                }
+            }
+            recomputes += di_engine_counter(engine, DI_COUNT_RECOMPUTES);
+            settle(engine);
+            di_close(engine);
+            di_folder_delete(&folder);
+        }
+        assert_true(recomputes > 0);
+    }
+}
+
+/* ---------------------------------------------------------------- damage */
+
+typedef struct file_list {
+    char paths[64][128];
+    uint64_t bytes[64];
+    uint32_t count;
+} file_list;
+
+static bool add_file(void *arg, const di_disk_record *r) {
+    file_list *list = arg;
+    assert_true(list->count < 64);
+    snprintf(list->paths[list->count], sizeof list->paths[0], "%s", r->path);
+    list->bytes[list->count++] = r->bytes;
+    return true;
+}
+
+/* The damaged file as it was, once it is stored again; files that this conversation does not read are put right here.
+ */
+static void expect_healed(const di_folder *folder, const char *path, const char *right, size_t length, uint64_t at) {
+    size_t now;
+    char *bytes = di_folder_read(folder, path, &now);
+    assert_int_equal(now, length);
+    if (bytes[at] != right[at]) {
+        di_folder_poke(folder, path, at, right + at, 1);
+        bytes[at] = right[at];
+    }
+    assert_memory_equal(bytes, right, length);
+    free(bytes);
+}
+
+/* A small folder, one conversation: every byte flipped, one by one (a sample of them in a short run), while the engine
+ * runs. The answer does not change, and the same bytes are stored again. */
+static void damage_changes_no_answer(void **state) {
+    (void)state;
+    uint32_t step = di_test_long() ? 1 : di_test_slow() ? 1501 : 401;
+    for (int compact = 0; compact < 2; compact++) {
+        di_folder folder = di_folder_new(NULL);
+        di_engine *engine = open_cached(compact, folder.path, "0");
+        const variant *v = &variants[compact][3][1];
+        di_job job = ask(v->ids, v->count);
+        di_outcome outcome;
+        di_run_job(engine, &job, &outcome);
+        settle(engine);
+        file_list files = {.count = 0};
+        di_error error = {0};
+        assert_int_equal(di_disk_walk(folder.path, false, add_file, &files, &error), DI_OK);
+        assert_true(files.count >= 3);
+        uint64_t flipped = 0, misses = 0;
+        for (uint32_t f = 0; f < files.count; f++) {
+            size_t length;
+            char *right = di_folder_read(&folder, files.paths[f], &length);
+            for (uint64_t at = 0; at < length; at += at < 200 && step > 1 ? 9 : step) {
+                char changed = (char)(right[at] ^ (1 + (int)(at % 255)));
+                di_folder_poke(&folder, files.paths[f], at, &changed, 1);
+                di_run_job(engine, &job, &outcome);
+                di_assert_same(&v->cold, &outcome, "damaged");
+                misses += outcome.usage.cached_tokens < lengths[3] - 1;
+                flipped++;
+                assert_true(di_disk_wait_idle(engine->disk, WAIT_MS));
+                expect_healed(&folder, files.paths[f], right, length, at);
+            }
+            free(right);
+        }
+        print_message("%llu bytes flipped, %llu misses\n", (unsigned long long)flipped, (unsigned long long)misses);
+        assert_true(misses > flipped / 10);
+        di_close(engine);
+        di_folder_delete(&folder);
+    }
+}
+
+/* Every byte of every record that an engine wrote, and every length (a sample of them in a short run): none is taken
+ * for sound. */
+static void no_damaged_record_is_read(void **state) {
+    (void)state;
+    uint32_t step = di_test_long() ? 1 : di_test_slow() ? 997 : 13;
+    di_folder folder = di_folder_new(NULL);
+    di_engine *engine = open_cached(false, folder.path, "0");
+    di_job job = ask(di_walk(2, 90), 90);
+    di_outcome outcome;
+    di_run_job(engine, &job, &outcome);
+    settle(engine);
+    di_close(engine);
+    file_list files = {.count = 0};
+    di_error error = {0};
+    assert_int_equal(di_disk_walk(folder.path, false, add_file, &files, &error), DI_OK);
+    for (uint32_t f = 0; f < files.count; f++) {
+        char path[512], *read_bytes;
+        const char *payload, *why;
+        const int32_t *ids;
+        di_disk_header header;
+        size_t length;
+        char *right = di_folder_read(&folder, files.paths[f], &length);
+        snprintf(path, sizeof path, "%s/%s", folder.path, files.paths[f]);
+        for (uint64_t at = 0; at < length; at += at < 300 ? 1 : step) {
+            char changed = (char)(right[at] ^ (1 + (int)(at % 255)));
+            di_folder_poke(&folder, files.paths[f], at, &changed, 1);
+            assert_int_equal(
+                di_disk_read(&di_disk_system_io, path, 1 << 30, &header, &read_bytes, &ids, &payload, &why),
+                DI_DISK_DAMAGED);
+            di_folder_poke(&folder, files.paths[f], at, right + at, 1);
+        }
+        assert_int_equal(di_disk_read(&di_disk_system_io, path, 1 << 30, &header, &read_bytes, &ids, &payload, &why),
+                         DI_DISK_SOUND);
+        free(read_bytes);
+        for (uint64_t cut = length; cut-- > 0; cut -= cut > 300 && cut > step ? step - 1 : 0) {
+            di_folder_resize(&folder, files.paths[f], cut);
+            assert_int_equal(
+                di_disk_read(&di_disk_system_io, path, 1 << 30, &header, &read_bytes, &ids, &payload, &why),
+                DI_DISK_DAMAGED);
+        }
+        free(right);
+    }
+    di_folder_delete(&folder);
+}
+
+/* The folder vanishes, comes back empty, is cut to pieces, while the engine runs. */
+static void a_folder_that_changes_under_the_engine(void **state) {
+    (void)state;
+    di_folder folder = di_folder_new(NULL);
+    di_engine *engine = open_cached(false, folder.path, "0");
+    seed_all(engine);
+    settle(engine);
+    for (uint32_t round = 0; round < 3; round++) {
+        if (round == 0) di_folder_delete(&folder);
+        if (round == 1) assert_int_equal(access(folder.path, F_OK), -1);
+        if (round == 2) {
+            char again[256];
+            snprintf(again, sizeof again, "mkdir -p %s", folder.path);
+            assert_int_equal(system(again), 0);
+        }
+        ask_all(engine, 0, false, "a folder that changes");
+    }
+    settle(engine);
+    ask_all(engine, 0, true, "a folder that came back");
+    di_close(engine);
+    di_folder_delete(&folder);
+}
+
+int main(int count, char **values) {
+    di_test_arguments(count, values);
+    compute_cold();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_tiers_give_the_same_bytes),
+        cmocka_unit_test(filling_while_asking),
+        cmocka_unit_test(profiles_do_not_mix),
+        cmocka_unit_test(two_engines_share_a_folder),
+        cmocka_unit_test(a_deadline_that_passes_is_a_plain_miss),
+        cmocka_unit_test(requests_end_while_they_are_restored),
+        cmocka_unit_test(preempted_requests_come_back_from_disk),
+        cmocka_unit_test(damage_changes_no_answer),
+        cmocka_unit_test(no_damaged_record_is_read),
+        cmocka_unit_test(a_folder_that_changes_under_the_engine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
