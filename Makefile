@@ -4,6 +4,7 @@
 # make demo    install what is needed, build, answer one question with the embedded model
 # make check   install what is needed, build, run every test
 # make bench   speed of the kernels and of the embedded model, as JSON lines and a table
+# make matrix  TOKENS=1000000: the determinism matrix, long, on the test model and on the embedded model
 # make fuzz    every fuzz target for FUZZ_SECONDS each (600)
 # make format  clang-format over the sources
 # make docs    docs/configuration.md from the configuration table
@@ -12,10 +13,11 @@
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 FUZZ_SECONDS ?= 600
+TOKENS ?= 1000000
 PREFIX ?= /usr/local
 RELEASE = build/release
 
-.PHONY: all demo check bench fuzz format docs install clean help
+.PHONY: all demo check bench matrix fuzz format docs install clean help
 .DEFAULT_GOAL = all
 
 all: $(RELEASE)/build.ninja
@@ -40,6 +42,10 @@ check:
 bench: $(RELEASE)/build.ninja
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet benches
 	@scripts/bench $(RELEASE)
+
+matrix: all
+	@$(RELEASE)/deepinfer verify tests/data/nano --tokens $$(($(TOKENS) / 2))
+	@$(RELEASE)/deepinfer verify models/tiny --tokens $$(($(TOKENS) / 2))
 
 fuzz:
 	@scripts/setup

@@ -57,7 +57,7 @@ DI_CONFIG_ROW(LOGITS_HASH,    "logits-hash",    B, "off",    0, 0, "", "", "samp
 DI_CONFIG_ROW(DECODE,         "decode",         B, "off",    0, 0, "", "", "tokenize", "ids to text")
 DI_CONFIG_ROW(CONTROL,        "control",        B, "off",    0, 0, "", "", "tokenize", "recognise added tokens in the text")
 DI_CONFIG_ROW(LOGITS,         "logits",         S, "",       0, 0, "", "", "score", "float32 [tokens][vocabulary] as .npy")
-DI_CONFIG_ROW(TOKENS,         "tokens",         I, "0",      0, 1e12, "", "", "verify", "tokens to compare, however long it takes; 0 = about 20000 in at most two minutes")
+DI_CONFIG_ROW(TOKENS,         "tokens",         I, "0",      0, 1e12, "", "", "verify", "tokens to compare, however long it takes; 0 = as many as two minutes allow, about 15000")
 DI_CONFIG_ROW(ROWS,           "rows",           S, "",       0, 0, "", "", "verify", "rows of the matrix to run: T1,T3; default: all")
 DI_CONFIG_ROW(PLANT_FAULT,    "plant-fault",    B, "off",    0, 0, "", "", "verify", "flip one bit in the engine: it must be found")
 DI_CONFIG_ROW(TENSORS,        "tensors",        B, "off",    0, 0, "", "", "inspect", "list every tensor")

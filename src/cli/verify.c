@@ -165,6 +165,6 @@ const di_command di_command_verify = {
             "as it takes. Exit code 1 if a byte differs.",
     .example = "  deepinfer verify\n"
                "  deepinfer verify /models/mine --rows T1,T5 --tokens 100000 --json\n",
-    .groups = "verify input",
+    .groups = "verify json",
     .run = run,
 };

@@ -8,7 +8,14 @@
 #include "engine/matrix_internal.h"
 
 /* Without a number: this many tokens, in sets of this many rows, however fast the machine. */
-enum { USUAL_TOKENS = 20000, CASES = 56, LEAST_SET_ROWS = 48, MOST_SET_ROWS = 640, MOST_LOGITS = 256 << 20 };
+enum {
+    USUAL_TOKENS = 8000,
+    CASES = 56,
+    LEAST_SET_ROWS = 48,
+    SMALL_SET_ROWS = 128,
+    MOST_SET_ROWS = 640,
+    MOST_LOGITS = 256 << 20
+};
 /* Positions of the longest request; the context of every engine has room for it. */
 enum { LONGEST = 2200 };
 
@@ -65,6 +72,10 @@ bool matrix_stopped(matrix *m) {
     return m->error->status != DI_OK;
 }
 
+bool matrix_is_small(const matrix *m) {
+    return m->slow || m->set_rows < SMALL_SET_ROWS;
+}
+
 bool matrix_begin(matrix *m, const char *row, const char *name) {
     if (matrix_stopped(m)) return false;
     matrix_case *c = m->cases;
@@ -109,12 +120,12 @@ void matrix_differs(matrix *m, uint64_t bytes, const char *format, ...) {
     m->now->differing += bytes ? bytes : 1;
 }
 
-static bool report_row(matrix *m, const char *row) {
-    bool passed = true;
+static void report_row(matrix *m, const char *row) {
     for (matrix_case *c = m->cases; c; c = c->next) {
         if (strcmp(c->row, row) != 0) continue;
-        passed = passed && !c->differing;
         if (!c->skipped && !c->tokens && !c->happened) c->skipped = "no request of the matrix fits this engine";
+        m->ran += !c->skipped;
+        m->failed += c->differing > 0;
         di_matrix_result result = {.row = row,
                                    .name = c->name,
                                    .skipped = c->skipped,
@@ -123,7 +134,6 @@ static bool report_row(matrix *m, const char *row) {
                                    .first_difference = c->differing ? c->first : NULL};
         if (m->options->report) m->options->report(m->options->arg, &result);
     }
-    return passed;
 }
 
 /* ---------------------------------------------------------------- engines */
@@ -215,8 +225,15 @@ static void skip_row(const matrix *m, uint32_t index) {
     if (m->options->report) m->options->report(m->options->arg, &result);
 }
 
-static bool run_rows(matrix *m, uint32_t selected) {
-    bool passed = true;
+/* Slow down the ambition when the rows that are left would not fit into the time that is left. */
+static void watch_time(matrix *m, uint32_t done, uint32_t selected) {
+    if (m->options->limit_ms <= 0 || m->options->tokens || !done) return;
+    double elapsed = (double)(di_now_ns() - m->start_ns) / 1e6;
+    if (elapsed / done * selected > (double)m->options->limit_ms * 0.8) m->slow = true;
+}
+
+static void run_rows(matrix *m, uint32_t selected) {
+    uint32_t done = 0;
     for (uint32_t i = 0; i < ROW_COUNT && !matrix_stopped(m); i++) {
         if (!listed(m->options->rows, rows[i].name)) continue;
         if (!rows[i].run) {
@@ -224,10 +241,10 @@ static bool run_rows(matrix *m, uint32_t selected) {
             continue;
         }
         uint64_t left = m->total > m->tokens ? m->total - m->tokens : 0;
-        run_row(m, i, left / selected--);
-        passed = report_row(m, rows[i].name) && passed;
+        watch_time(m, done, selected);
+        run_row(m, i, left / (selected - done++));
+        report_row(m, rows[i].name);
     }
-    return passed;
 }
 
 di_status di_matrix_run(const di_matrix_options *options, bool *passed, di_error *error) {
@@ -252,12 +269,14 @@ di_status di_matrix_run(const di_matrix_options *options, bool *passed, di_error
     if (!m->arena || !m->crowd)
         di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the matrix");
     else if (look_at_model(m))
-        *passed = run_rows(m, selected);
+        run_rows(m, selected);
+    *passed = error->status == DI_OK && m->ran && !m->failed;
     if (error->status == DI_OK && options->plant_fault && !atomic_load(&m->planted))
         di_fail(error, DI_ERR_INVALID_ARGUMENT, "plant-fault",
                 "no fault was planted: the rows that ran compare no logits; choose others with --rows");
     if (error->status == DI_OK && options->plant_fault && *passed)
         di_fail(error, DI_ERR_INTERNAL, "plant-fault", "a fault was planted and no row found it");
+    if (error->status != DI_OK) *passed = false;
     matrix_set_clear(&m->mixed);
     matrix_set_clear(&m->extra);
     di_arena_free(m->arena);

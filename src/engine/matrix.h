@@ -35,7 +35,8 @@ typedef struct di_matrix_options {
     void (*report)(void *arg, const di_matrix_result *result);
 } di_matrix_options;
 
-/* *passed = no byte differed. Fails when the model cannot be opened, an option is wrong or a request failed. */
+/* *passed = something was compared and no byte differed. Fails when the model cannot be opened, an option is wrong or a
+ * request failed. */
 di_status di_matrix_run(const di_matrix_options *options, bool *passed, di_error *error);
 
 #endif

@@ -284,8 +284,10 @@ bool matrix_run(matrix *m, di_engine *engine, matrix_entry *entries, uint32_t co
 }
 
 bool matrix_run_set(matrix *m, di_engine *engine, const matrix_set *set, bool at_once) {
-    for (uint32_t first = 0; first < set->count;) {
-        uint32_t count = at_once ? set->count : 1;
+    enum { FEW = 8 };
+    uint32_t total = m->slow && set->count > FEW ? FEW : set->count;
+    for (uint32_t first = 0; first < total;) {
+        uint32_t count = at_once ? total : 1;
         matrix_entry *entries = matrix_entries(m, count);
         if (!entries) return false;
         for (uint32_t i = 0; i < count; i++) matrix_enter(&entries[i], &set->requests[first + i]);

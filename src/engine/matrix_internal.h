@@ -83,10 +83,11 @@ typedef struct matrix {
     uint32_t vocabulary;
     bool compact;
     int64_t start_ns;
-    uint64_t set_rows; /* rows that a set aims for */
-    uint64_t total;    /* tokens wanted */
-    uint64_t tokens;   /* compared so far */
-    bool slow;         /* recording took so long that the sets are smaller */
+    uint64_t set_rows;    /* rows that a set aims for */
+    uint64_t total;       /* tokens wanted */
+    uint64_t tokens;      /* compared so far */
+    uint32_t ran, failed; /* cases */
+    bool slow;            /* the time limit is near */
     matrix_case *cases, **cases_end;
     matrix_case *now;
     matrix_set mixed;
@@ -105,6 +106,10 @@ typedef struct matrix {
 
 enum { MATRIX_SEED = 1 };
 
+#define MATRIX_COUNT(array) ((uint32_t)(sizeof(array) / sizeof(array)[0]))
+/* Name, value, name, value, ... of options. */
+#define MATRIX_OVERRIDES(...) ((const char *const[]){__VA_ARGS__, NULL})
+
 uint64_t matrix_next(matrix *m);                       /* random */
 uint32_t matrix_below(matrix *m, uint32_t bound);      /* 0 .. bound - 1 */
 void matrix_reseed(matrix *m, uint64_t a, uint64_t b); /* the same numbers again, whatever ran before */
@@ -118,6 +123,8 @@ void matrix_expect(matrix *m, bool happened, const char *otherwise);
 /* Counts as one differing byte unless `bytes` says more. */
 void matrix_differs(matrix *m, uint64_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 bool matrix_stopped(matrix *m); /* also after an error */
+/* Few tokens are wanted or the time is short: fewer variants and requests. */
+bool matrix_is_small(const matrix *m);
 /* An engine with the run's options and these; NULL after an error (m->error). `overrides` are name, value, ..., NULL.
  */
 di_engine *matrix_open(matrix *m, matrix_ties ties, bool poison, const char *const *overrides);

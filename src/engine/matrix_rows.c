@@ -8,15 +8,7 @@
 #include "base/pool.h"
 #include "engine/matrix_internal.h"
 
-#define COUNT(array)   ((uint32_t)(sizeof(array) / sizeof(array)[0]))
-#define OVERRIDES(...) ((const char *const[]){__VA_ARGS__, NULL})
-#define UNLIMITED_GAP  "3600000" /* prompts are never cut for the sake of the others */
-
-enum { SMALL_SET = 128 }; /* below this many rows a set, fewer variants are run */
-
-static bool is_small(const matrix *m) {
-    return m->set_rows < SMALL_SET || m->slow;
-}
+#define UNLIMITED_GAP "3600000" /* prompts are never cut for the sake of the others */
 
 /* Opens an engine with these options and runs the mixed set on it. */
 static bool run_mixed_on(matrix *m, uint64_t round, bool poison, const char *const *overrides) {
@@ -54,14 +46,14 @@ static bool run_crowd(matrix *m, di_engine *engine, const matrix_set *set, uint3
 bool matrix_neighbours(matrix *m, uint64_t round) {
     static const uint32_t counts[] = {1, 7, 64, 2, 4, 16, 24, 32, 48, 63};
     const matrix_set *set = matrix_mixed(m, round);
-    di_engine *engine =
-        set ? matrix_open(m, MATRIX_NO_TIES, false, OVERRIDES("cache-ram", "0", "max-seqs", "200", "max-queue", "512"))
-            : NULL;
+    di_engine *engine = set ? matrix_open(m, MATRIX_NO_TIES, false,
+                                          MATRIX_OVERRIDES("cache-ram", "0", "max-seqs", "200", "max-queue", "512"))
+                            : NULL;
     if (!engine) return false;
     bool ok = true;
     matrix_reseed(m, round, 1);
     if (matrix_begin(m, "T1", "alone again")) ok = matrix_run_set(m, engine, set, false);
-    for (uint32_t i = 0; ok && i < (is_small(m) ? 3 : COUNT(counts)); i++) {
+    for (uint32_t i = 0; ok && i < (matrix_is_small(m) ? 3 : MATRIX_COUNT(counts)); i++) {
         char name[48];
         snprintf(name, sizeof name, "beside %u others", counts[i]);
         if (matrix_begin(m, "T1", name)) ok = run_crowd(m, engine, set, counts[i], 1 + counts[i] / 4);
@@ -91,14 +83,14 @@ static bool sweep_kernels(matrix *m, uint64_t round, const char *isa) {
 bool matrix_kernels(matrix *m, uint64_t round) {
     static const char *const rows[] = {"1", "3", "7", "2", "4", "6", "13", "31", "64"};
     bool ok = sweep_kernels(m, round, "avx2") && sweep_kernels(m, round, "avx512");
-    for (uint32_t i = 0; ok && i < (is_small(m) ? 3 : COUNT(rows)); i++) {
+    for (uint32_t i = 0; ok && i < (matrix_is_small(m) ? 3 : MATRIX_COUNT(rows)); i++) {
         char name[48];
         snprintf(name, sizeof name, "steps of at most %s rows", rows[i]);
         matrix_reseed(m, round, 20 + i);
         if (matrix_begin(m, "T2", name))
             ok = run_mixed_on(
                 m, round, false,
-                OVERRIDES("cache-ram", "0", "max-rows", rows[i], "max-seqs", "64", "max-gap", UNLIMITED_GAP));
+                MATRIX_OVERRIDES("cache-ram", "0", "max-rows", rows[i], "max-seqs", "64", "max-gap", UNLIMITED_GAP));
     }
     return ok;
 }
@@ -106,11 +98,11 @@ bool matrix_kernels(matrix *m, uint64_t round) {
 bool matrix_isas(matrix *m, uint64_t round) {
     static const char *const isas[] = {"scalar", "avx2", "avx512"};
     bool ok = true;
-    for (uint32_t i = 0; ok && i < COUNT(isas); i++) {
+    for (uint32_t i = 0; ok && i < MATRIX_COUNT(isas); i++) {
         matrix_reseed(m, round, 100 + i);
         if (!matrix_begin(m, "T10", isas[i])) continue;
         if (di_cpu_can(isas[i]))
-            ok = run_mixed_on(m, round, false, OVERRIDES("cache-ram", "0", "cpu-isa", isas[i]));
+            ok = run_mixed_on(m, round, false, MATRIX_OVERRIDES("cache-ram", "0", "cpu-isa", isas[i]));
         else
             matrix_skip(m, "this processor does not have the instruction set");
     }
@@ -137,8 +129,8 @@ static const matrix_set *long_prompt(matrix *m, uint64_t round) {
 static bool run_chunk(matrix *m, uint64_t round, const char *chunk, const char *rows, const matrix_set *more) {
     const matrix_set *set = matrix_mixed(m, round);
     di_engine *engine = set ? matrix_open(m, MATRIX_NO_TIES, false,
-                                          OVERRIDES("cache-ram", "0", "chunk", chunk, "max-rows", rows, "max-seqs", "8",
-                                                    "max-gap", UNLIMITED_GAP))
+                                          MATRIX_OVERRIDES("cache-ram", "0", "chunk", chunk, "max-rows", rows,
+                                                           "max-seqs", "8", "max-gap", UNLIMITED_GAP))
                             : NULL;
     bool ok = engine && matrix_warm(m, engine) && matrix_run_set(m, engine, set, true);
     if (ok && more) ok = matrix_run_set(m, engine, more, true);
@@ -191,8 +183,8 @@ bool matrix_chunks(matrix *m, uint64_t round) {
     static const char *const chunks[] = {"1", "7", "64", "127", "128", "129", "2048"};
     bool ok = true;
     const matrix_set *more = NULL;
-    if (!is_small(m) && m->longest >= 2100 && !(more = long_prompt(m, round))) return false;
-    for (uint32_t i = 0; ok && i < COUNT(chunks); i++) {
+    if (!matrix_is_small(m) && m->longest >= 2100 && !(more = long_prompt(m, round))) return false;
+    for (uint32_t i = 0; ok && i < MATRIX_COUNT(chunks); i++) {
         char name[48];
         snprintf(name, sizeof name, "chunks of %s rows", chunks[i]);
         matrix_reseed(m, round, 30 + i);
@@ -224,7 +216,7 @@ static bool run_on_one_core(matrix *m, uint64_t round) {
         if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
     if (!matrix_mixed(m, round)) return false;
     sched_setaffinity(0, sizeof one, &one);
-    bool ok = run_mixed_on(m, round, false, OVERRIDES("cache-ram", "0", "threads", "3"));
+    bool ok = run_mixed_on(m, round, false, MATRIX_OVERRIDES("cache-ram", "0", "threads", "3"));
     sched_setaffinity(0, sizeof before, &before);
     return ok;
 }
@@ -232,7 +224,7 @@ static bool run_on_one_core(matrix *m, uint64_t round) {
 bool matrix_threads(matrix *m, uint64_t round) {
     uint32_t cores = (uint32_t)di_usable_cores(), counts[] = {1, 2, 3, 5, cores, cores + 1};
     bool ok = true;
-    for (uint32_t i = 0; ok && i < COUNT(counts); i++) {
+    for (uint32_t i = 0; ok && i < MATRIX_COUNT(counts); i++) {
         uint32_t earlier = 0;
         while (earlier < i && counts[earlier] != counts[i]) earlier++;
         if (earlier < i) continue;
@@ -241,7 +233,7 @@ bool matrix_threads(matrix *m, uint64_t round) {
         snprintf(name, sizeof name, "%u thread%s", counts[i], counts[i] == 1 ? "" : "s");
         matrix_reseed(m, round, 90 + i);
         if (matrix_begin(m, "T9", name))
-            ok = run_mixed_on(m, round, false, OVERRIDES("cache-ram", "0", "threads", threads));
+            ok = run_mixed_on(m, round, false, MATRIX_OVERRIDES("cache-ram", "0", "threads", threads));
     }
     if (ok && matrix_begin(m, "T9", "3 threads on one core")) ok = run_on_one_core(m, round);
     return ok;
@@ -286,15 +278,16 @@ static bool run_prefix(matrix *m, di_engine *engine, const matrix_request *base,
 
 static bool run_row_counts(matrix *m, uint64_t round) {
     const matrix_set *set = record_base(m, round);
-    di_engine *engine = set ? matrix_open(m, MATRIX_NO_TIES, true,
-                                          OVERRIDES("cache-ram", "0", "max-rows", "256", "max-gap", UNLIMITED_GAP))
-                            : NULL;
+    di_engine *engine =
+        set ? matrix_open(m, MATRIX_NO_TIES, true,
+                          MATRIX_OVERRIDES("cache-ram", "0", "max-rows", "256", "max-gap", UNLIMITED_GAP))
+            : NULL;
     bool ok = engine && matrix_warm(m, engine);
     for (uint32_t rows = 1; ok && rows + 2 <= set->requests[0].prompt_count; rows++) {
         /* Small sets: all counts up to 17, then those around powers of two. */
         uint32_t near = rows + 1, power = 1;
         while (2 * power <= near) power *= 2;
-        if (is_small(m) && rows > 17 && near - power > 2) continue;
+        if (matrix_is_small(m) && rows > 17 && near - power > 2) continue;
         ok = run_prefix(m, engine, &set->requests[0], rows);
     }
     di_close(engine);
@@ -305,7 +298,7 @@ bool matrix_padding(matrix *m, uint64_t round) {
     bool ok = true;
     matrix_reseed(m, round, 110);
     if (matrix_begin(m, "T11", "the step's memory is NaN before every step"))
-        ok = run_mixed_on(m, round, true, OVERRIDES("cache-ram", "0"));
+        ok = run_mixed_on(m, round, true, MATRIX_OVERRIDES("cache-ram", "0"));
     if (ok && matrix_begin(m, "T11", "NaN behind 1 .. 256 rows")) {
         if (m->compact)
             matrix_skip(m, "in compact mode the bits of a row depend on where the prompt ends");
@@ -338,7 +331,7 @@ static bool run_ties(matrix *m, uint64_t round, matrix_ties ties) {
     di_engine *engine = set ? matrix_open_alone(m, ties) : NULL;
     if (!engine) return false;
     bool ok = true;
-    for (uint32_t i = 0; ok && i < (is_small(m) ? 8 : REQUESTS); i++) {
+    for (uint32_t i = 0; ok && i < (matrix_is_small(m) ? 8 : REQUESTS); i++) {
         uint32_t length = 1 + matrix_below(m, m->longest < LENGTH + 16 ? m->longest - 16 : LENGTH);
         matrix_random_ids(m, ids, length);
         for (uint32_t j = 0; i % 2 && j < length; j++) ids[j] = ids[0]; /* the keys of the index are alike, too */
@@ -348,7 +341,7 @@ static bool run_ties(matrix *m, uint64_t round, matrix_ties ties) {
     }
     if (ok && ties == MATRIX_ALL_EQUAL) check_lowest(m, set);
     di_close(engine);
-    engine = ok ? matrix_open(m, ties, false, OVERRIDES("max-seqs", "64")) : NULL;
+    engine = ok ? matrix_open(m, ties, false, MATRIX_OVERRIDES("max-seqs", "64")) : NULL;
     ok = engine && matrix_run_set(m, engine, set, true) && matrix_run_set(m, engine, set, true);
     di_close(engine);
     return ok;
@@ -386,12 +379,12 @@ static bool run_storm(matrix *m, di_engine *engine, const matrix_set *set, uint3
 
 bool matrix_cancels(matrix *m, uint64_t round) {
     const matrix_set *set = matrix_mixed(m, round);
-    di_engine *engine = set ? matrix_open(m, MATRIX_NO_TIES, false, OVERRIDES("max-seqs", "24")) : NULL;
+    di_engine *engine = set ? matrix_open(m, MATRIX_NO_TIES, false, MATRIX_OVERRIDES("max-seqs", "24")) : NULL;
     bool ok = engine != NULL;
     matrix_reseed(m, round, 140);
     uint32_t watched = set && set->count < 16 ? set->count : 16;
     if (ok && matrix_begin(m, "T14", "cancels and deadlines around"))
-        ok = run_storm(m, engine, set, watched, is_small(m) ? 60 : 200);
+        ok = run_storm(m, engine, set, watched, matrix_is_small(m) ? 60 : 200);
     if (ok && matrix_begin(m, "T14", "after the storm")) ok = matrix_run_set(m, engine, set, true);
     di_close(engine);
     return ok;

@@ -10,7 +10,6 @@ enum { SHARE_OF_LIMIT = 60, LEAST_REQUESTS = 4 };
 
 static const uint32_t LENGTHS[] = {17, 1, 64, 5, 129, 2, 65, 40, 16, 127, 300, 31, 128, 3, 63, 90, 200, 15};
 static const uint32_t ANSWERS[] = {8, 24, 3, 13, 1, 40, 2, 16, 5};
-#define COUNT(array) ((uint32_t)(sizeof(array) / sizeof(array)[0]))
 
 void matrix_set_clear(matrix_set *set) {
     for (uint32_t r = 0; r < set->count; r++)
@@ -106,7 +105,7 @@ di_sampling matrix_sampling(matrix *m, matrix_set *set, uint32_t index, uint32_t
 
 bool matrix_add(matrix *m, matrix_set *set, const int32_t *prompt, uint32_t count, const di_sampling *sampling) {
     if (!set->arena) set->arena = di_arena_new(0);
-    if (set->count == COUNT(set->requests) || !set->arena) return false;
+    if (set->count == MATRIX_COUNT(set->requests) || !set->arena) return false;
     if (set->until_ns && set->count >= LEAST_REQUESTS && di_now_ns() > set->until_ns) {
         m->slow = true;
         return false;
@@ -134,7 +133,9 @@ bool matrix_add(matrix *m, matrix_set *set, const int32_t *prompt, uint32_t coun
 }
 
 di_engine *matrix_open_alone(matrix *m, matrix_ties ties) {
-    return matrix_open(m, ties, false, (const char *const[]){"cache-ram", "0", NULL});
+    return matrix_open(
+        m, ties, false,
+        MATRIX_OVERRIDES("cache-ram", "0", "kv-ram", "0", "max-seqs", "8", "max-rows", "256", "chunk", "0"));
 }
 
 bool matrix_record(matrix *m, di_engine *engine, matrix_set *set, uint32_t first) {
@@ -154,7 +155,7 @@ bool matrix_record(matrix *m, di_engine *engine, matrix_set *set, uint32_t first
 
 /* Prompt number `index`: often with a beginning that others have too, sometimes of one id alone. */
 static uint32_t make_prompt(matrix *m, const int32_t *base, uint32_t index, int32_t *prompt) {
-    uint32_t length = LENGTHS[index % COUNT(LENGTHS)];
+    uint32_t length = LENGTHS[index % MATRIX_COUNT(LENGTHS)];
     if (length > m->longest - 48) length = m->longest - 48;
     if (length > 1 && matrix_below(m, 3) == 0) length -= matrix_below(m, length / 2 + 1);
     uint32_t shared = matrix_below(m, 2) ? matrix_below(m, length + 1) : 0;
@@ -189,11 +190,11 @@ const matrix_set *matrix_mixed(matrix *m, uint64_t round) {
     di_engine *engine = matrix_open_alone(m, MATRIX_NO_TIES);
     if (!engine) return NULL;
     int32_t base[300], prompt[300];
-    matrix_random_ids(m, base, COUNT(base));
+    matrix_random_ids(m, base, MATRIX_COUNT(base));
     bool ok = true;
     for (uint32_t i = 0; ok && set->rows < m->set_rows; i++) {
         uint32_t index = i + (uint32_t)round * 5, length = make_prompt(m, base, index, prompt);
-        uint32_t tokens = ANSWERS[matrix_below(m, COUNT(ANSWERS))];
+        uint32_t tokens = ANSWERS[matrix_below(m, MATRIX_COUNT(ANSWERS))];
         di_sampling sampling = matrix_sampling(m, set, index, tokens);
         if (!matrix_add(m, set, prompt, length, &sampling)) break;
         ok = matrix_record(m, engine, set, set->count - 1);

@@ -4,15 +4,6 @@
 
 #include "engine/matrix_internal.h"
 
-#define COUNT(array)   ((uint32_t)(sizeof(array) / sizeof(array)[0]))
-#define OVERRIDES(...) ((const char *const[]){__VA_ARGS__, NULL})
-
-enum { SMALL_SET = 128 };
-
-static bool is_small(const matrix *m) {
-    return m->set_rows < SMALL_SET || m->slow;
-}
-
 /* ---------------------------------------------------------------- T4 */
 
 /* Positions of the snapshots that prompts then meet, miss by one and pass by one: odd, even, at and inside pages. */
@@ -49,7 +40,7 @@ static const matrix_set *record_branches(matrix *m, uint64_t round) {
     di_engine *engine = set ? matrix_open_alone(m, MATRIX_NO_TIES) : NULL;
     if (!engine) return NULL;
     bool ok = true;
-    for (uint32_t i = 0; ok && i < (is_small(m) ? 5 : COUNT(HEIGHTS)); i++) {
+    for (uint32_t i = 0; ok && i < (matrix_is_small(m) ? 5 : MATRIX_COUNT(HEIGHTS)); i++) {
         uint32_t height = HEIGHTS[i], first = set->count;
         if (height + 16 > m->longest) continue;
         matrix_random_ids(m, base, height + 2);
@@ -78,7 +69,7 @@ static bool run_cached(matrix *m, di_engine *engine, const matrix_set *set, bool
 static bool run_evicting(matrix *m, const matrix_set *set, uint64_t bytes) {
     char limit[24];
     snprintf(limit, sizeof limit, "%llu", (unsigned long long)bytes);
-    di_engine *engine = matrix_open(m, MATRIX_NO_TIES, false, OVERRIDES("cache-ram", limit));
+    di_engine *engine = matrix_open(m, MATRIX_NO_TIES, false, MATRIX_OVERRIDES("cache-ram", limit));
     bool ok = engine && matrix_run_set(m, engine, set, false) && run_cached(m, engine, set, false);
     di_close(engine);
     return ok;
@@ -86,7 +77,7 @@ static bool run_evicting(matrix *m, const matrix_set *set, uint64_t bytes) {
 
 static bool cache_branches(matrix *m, uint64_t round) {
     const matrix_set *set = record_branches(m, round);
-    di_engine *engine = set ? matrix_open(m, MATRIX_NO_TIES, false, OVERRIDES("cache-ram", "256M")) : NULL;
+    di_engine *engine = set ? matrix_open(m, MATRIX_NO_TIES, false, MATRIX_OVERRIDES("cache-ram", "256M")) : NULL;
     bool ok = engine != NULL;
     if (ok && matrix_begin(m, "T4", "one before, at and one after a snapshot")) ok = run_cached(m, engine, set, false);
     if (ok && matrix_begin(m, "T4", "the same prompts again")) ok = run_cached(m, engine, set, false);
@@ -103,7 +94,8 @@ static bool cache_branches(matrix *m, uint64_t round) {
 static bool cache_mixed(matrix *m, uint64_t round) {
     const matrix_set *set = matrix_mixed(m, round);
     di_engine *engine =
-        set ? matrix_open(m, MATRIX_NO_TIES, false, OVERRIDES("cache-ram", "256M", "snapshot-interval", "7")) : NULL;
+        set ? matrix_open(m, MATRIX_NO_TIES, false, MATRIX_OVERRIDES("cache-ram", "256M", "snapshot-interval", "7"))
+            : NULL;
     bool ok = engine && matrix_run_set(m, engine, set, true) && run_cached(m, engine, set, true);
     di_close(engine);
     return ok;
@@ -128,7 +120,7 @@ static const struct {
     {"with three samples", 3, 20, 40, 12},
     {"with prompt log-probabilities", 6, 60, 40, 4},
 };
-enum { GROUPS = COUNT(groups), GROUP_SIZE = 6, SHORT_REQUESTS = 6 };
+enum { GROUPS = MATRIX_COUNT(groups), GROUP_SIZE = 6, SHORT_REQUESTS = 6 };
 
 /* GROUP_SIZE requests of each group, then short ones that come in between. */
 static const matrix_set *record_groups(matrix *m, uint64_t round) {
@@ -159,7 +151,7 @@ static const matrix_set *record_groups(matrix *m, uint64_t round) {
 /* The group's requests fill the places; short ones of a higher priority come at random moments. */
 static bool interrupt_group(matrix *m, di_engine *engine, const matrix_set *set, uint32_t g) {
     enum { INTERRUPTIONS = 12 };
-    uint32_t size = is_small(m) ? 3 : GROUP_SIZE;
+    uint32_t size = matrix_is_small(m) ? 3 : GROUP_SIZE;
     matrix_entry *entries = matrix_entries(m, size + INTERRUPTIONS);
     if (!entries) return false;
     uint32_t rows = 0;
@@ -182,10 +174,10 @@ static const char no_preemption[] = "nothing was preempted, so nothing was teste
 /* One way of giving up a state, for every group. */
 static bool interrupt_all(matrix *m, const matrix_set *set, const char *way, di_counter_id evidence, const char *swap,
                           const char *cache) {
-    enum { ATTEMPTS = 4 };
-    di_engine *engine = matrix_open(
-        m, MATRIX_NO_TIES, false,
-        OVERRIDES("cache-ram", cache, "swap-ram", swap, "max-seqs", "3", "chunk", "8", "snapshot-interval", "24"));
+    enum { ATTEMPTS = 12 };
+    di_engine *engine = matrix_open(m, MATRIX_NO_TIES, false,
+                                    MATRIX_OVERRIDES("cache-ram", cache, "swap-ram", swap, "max-seqs", "3", "chunk",
+                                                     "8", "snapshot-interval", "24"));
     bool ok = engine && matrix_warm(m, engine);
     for (uint32_t g = 0; ok && g < GROUPS; g++) {
         char name[96];
@@ -210,7 +202,7 @@ static const matrix_set *record_growing(matrix *m, uint64_t round) {
     matrix_reseed(m, round, 6);
     di_engine *engine = set ? matrix_open_alone(m, MATRIX_NO_TIES) : NULL;
     bool ok = engine != NULL;
-    for (uint32_t i = 0; ok && i < (is_small(m) ? 4 : REQUESTS); i++) {
+    for (uint32_t i = 0; ok && i < (matrix_is_small(m) ? 4 : REQUESTS); i++) {
         uint32_t length = 1 + matrix_below(m, LONGEST_PROMPT);
         matrix_random_ids(m, ids, length);
         uint32_t tokens = m->longest < PAGES_CONTEXT ? m->longest / 2 : PAGES_ANSWER;
@@ -226,8 +218,9 @@ static const matrix_set *record_growing(matrix *m, uint64_t round) {
 static bool run_out_of_pages(matrix *m, const matrix_set *set, di_counter_id evidence, const char *swap) {
     char context[16];
     snprintf(context, sizeof context, "%u", m->longest < PAGES_CONTEXT ? m->longest : PAGES_CONTEXT);
-    di_engine *engine = matrix_open(m, MATRIX_NO_TIES, false,
-                                    OVERRIDES("context", context, "kv-ram", "1", "swap-ram", swap, "cache-ram", "0"));
+    di_engine *engine = matrix_open(
+        m, MATRIX_NO_TIES, false,
+        MATRIX_OVERRIDES("context", context, "kv-ram", "1", "swap-ram", swap, "cache-ram", "0", "max-seqs", "16"));
     uint64_t before = engine ? counter(engine, evidence) : 0;
     bool ok = engine && matrix_run_set(m, engine, set, true);
     if (ok) matrix_expect(m, counter(engine, evidence) > before, no_preemption);
