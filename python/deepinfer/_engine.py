@@ -132,31 +132,28 @@ class Engine:
         self._spellings: Dict[int, str] = {}
 
     def _open(self, model: Optional[str], pairs: Any, count: int) -> c_void_p:
-        """In a thread of its own, so that Ctrl-C need not wait for a large checkpoint. If nobody waits any more, what was
-        opened is closed again."""
+        """If Ctrl-C ended the waiting, what was opened is closed again."""
         path = None if model is None else _library.text_bytes(model, "model")
         handle, error, lock = c_void_p(), Error(), threading.Lock()
-        outcome: Dict[str, Any] = {"abandoned": False}
+        done = abandoned = False
 
-        def work() -> None:
-            status = self.library.di_open(path, pairs, count, byref(handle), byref(error))
+        def work() -> int:
+            nonlocal done
+            status: int = self.library.di_open(path, pairs, count, byref(handle), byref(error))
             with lock:
-                outcome["status"] = status
-                if outcome["abandoned"]:
+                done = True
+                if abandoned:
+                    self.library.di_close(handle)
+            return status
+
+        def abandon() -> None:
+            nonlocal abandoned
+            with lock:
+                abandoned = True
+                if done:
                     self.library.di_close(handle)
 
-        thread = threading.Thread(target=work, name="deepinfer-open", daemon=True)
-        thread.start()
-        try:
-            while thread.is_alive():
-                thread.join(_WAIT_MS / 1000)
-        except BaseException:
-            with lock:
-                outcome["abandoned"] = True
-                if "status" in outcome:
-                    self.library.di_close(handle)
-            raise
-        if outcome["status"]:
+        if _aside("deepinfer-open", work, abandon):
             _library.fail(error)
         return handle
 
@@ -254,10 +251,10 @@ class Engine:
         argmax: List[int] = []
         logprob, best, first = c_float(), c_int32(), address(ids)
         failed: List[BaseException] = []
+        abandoned = False
 
         def take(_: Any, row: int, logits: Any) -> bool:
-            # An exception must not pass through the library; Ctrl-C arrives here too.
-            try:
+            try:  # an exception cannot pass through the library
                 last = row + 1 == count
                 if not library.di_logprobs(logits, vocabulary, first + 4 * (row + 1), 0 if last else 1, byref(logprob), byref(best)):
                     raise EngineError(f"the logits of row {row} hold NaN or infinity", "numeric", "logits")
@@ -269,15 +266,24 @@ class Engine:
                     values.frombytes(ctypes.string_at(logits, 4 * vocabulary))
                     on_row(row, values)
                 progress(row + 1)
-                return not self.closed
-            except BaseException as error:  # noqa: B902
-                failed.append(error)
+                return not (abandoned or self.closed)
+            except BaseException as problem:
+                failed.append(problem)
                 return False
 
         callback, digest, error = _library.ScoreRow(take), c_uint64(), Error()
-        with self.use() as handle:
-            status = library.di_score(handle, first, count, callback, None, byref(digest), byref(error))
+
+        def work() -> int:
+            with self.use() as handle:
+                return int(library.di_score(handle, ids.buffer_info()[0], count, callback, None, byref(digest), byref(error)))
+
+        def abandon() -> None:
+            nonlocal abandoned
+            abandoned = True
+
         try:
+            # Aside, because Ctrl-C in the middle of a callback would be lost there.
+            status = _aside("deepinfer-score", work, abandon)
             if failed:
                 raise failed[0]
             if status:
@@ -285,6 +291,32 @@ class Engine:
         finally:
             failed.clear()
         return logprobs, argmax, digest.value
+
+
+def _aside(name: str, work: Callable[[], int], abandon: Callable[[], None]) -> int:
+    """Runs a long call of the library in a thread of its own, so that Ctrl-C need not wait for its end; then it is abandoned."""
+    result: List[int] = []
+    failed: List[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except BaseException as problem:
+            failed.append(problem)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_WAIT_MS / 1000)
+        if failed:
+            raise failed[0]
+        return result[0]
+    except BaseException:
+        abandon()
+        raise
+    finally:
+        failed.clear()
 
 
 def address(ids: "array[int]") -> int:

@@ -180,7 +180,7 @@ class LLM:
               prompt_token_ids: Union[Sequence[int], Sequence[Sequence[int]], None] = None, use_tqdm: ProgressBar = True,
               on_row: Optional[Callable[[int, Any], None]] = None) -> List[ScoreOutput]:
         """Log-probability of every token given those before it, by the full model. on_row, if given, is called with the number of
-        the row and its raw logits (array of float), one text after another."""
+        the row and its raw logits (array of float), one text after another, in a thread of its own."""
         self._engine.check()
         prepared = [_inputs.one_prompt(self._engine, prompt, name)
                     for name, prompt in _inputs.prompt_list(prompts, prompt_token_ids)]
