@@ -2,8 +2,9 @@
  *
  *   seconds = w0 + w1 * decode rows + w2 * prompt rows + w3 * (prompt rows * context / 4096)
  *
- * fitted by least squares with exponentially fading weight. The budget is the number of prompt rows that keeps a step
- * within the target, so that running requests get their next token in time however long the prompts beside them are.
+ * fitted by recursive least squares that forgets only what new steps say something about. The budget is the number of
+ * prompt rows that keeps a step within the target, so that running requests get their next token in time however long
+ * the prompts beside them are.
  */
 #ifndef DI_ENGINE_SCHEDULE_H
 #define DI_ENGINE_SCHEDULE_H
@@ -13,9 +14,10 @@
 enum { DI_STEP_FEATURES = 4 };
 
 typedef struct di_step_model {
-    double products[DI_STEP_FEATURES][DI_STEP_FEATURES], targets[DI_STEP_FEATURES];
+    double information[DI_STEP_FEATURES][DI_STEP_FEATURES]; /* what is known of the weights: inverse covariance */
     double weights[DI_STEP_FEATURES];
     uint64_t steps;     /* observed */
+    double excess;      /* longest step of late, of its predicted time; fading */
     double decode_step; /* fading mean of steps without prompt rows, seconds; 0 = none yet */
 } di_step_model;
 

@@ -73,6 +73,36 @@ static void prompts_are_not_starved(void **state) {
     assert_true(rows > 20 && rows < 60);
 }
 
+/* Long prompts alone say nothing about short ones: what was known of them stays. */
+static void long_prompts_do_not_unlearn(void **state) {
+    (void)state;
+    di_step_model model = {0};
+    learn(&model, 200);
+    for (int i = 0; i < 2000; i++) {
+        di_step_load load = {
+            .decode_rows = 4, .prompt_rows = (uint32_t)(20 + i % 30), .prompt_context = 14000 + i % 1000};
+        di_step_model_observe(&model, &load, truth(&load) * (1 + (i * 29 % 11 - 5) * 0.04));
+    }
+    const di_step_load load = {4, 200, 85};
+    double predicted = di_step_model_predict(&model, &load), is = truth(&load);
+    if (fabs(predicted / is - 1) > 0.3) fail_msg("%g seconds, learned %g", is, predicted);
+}
+
+/* Where steps sometimes take four times as long as they should, they are planned shorter; later that is forgotten. */
+static void noise_is_planned_for(void **state) {
+    (void)state;
+    di_step_model model = {0};
+    learn(&model, 400);
+    uint32_t quiet = di_step_model_budget(&model, 4, 0, 0.1, 256);
+    const di_step_load load = {4, 60, 0};
+    di_step_model_observe(&model, &load, 4 * truth(&load));
+    uint32_t noisy = di_step_model_budget(&model, 4, 0, 0.1, 256);
+    const di_step_load next = {4, noisy, 0};
+    assert_true(noisy < quiet && 4 * truth(&next) < 0.12);
+    learn(&model, 400);
+    assert_in_range(di_step_model_budget(&model, 4, 0, 0.1, 256), quiet - 5, quiet + 5);
+}
+
 /* The gap follows the number of running requests at once, also when every step holds prompt rows. */
 static void decode_steps_beside_prompts(void **state) {
     (void)state;
@@ -90,6 +120,8 @@ int main(void) {
         cmocka_unit_test(first_steps_are_careful),
         cmocka_unit_test(steps_stay_within_the_gap),
         cmocka_unit_test(prompts_are_not_starved),
+        cmocka_unit_test(long_prompts_do_not_unlearn),
+        cmocka_unit_test(noise_is_planned_for),
         cmocka_unit_test(decode_steps_beside_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
