@@ -1,7 +1,7 @@
 /* state.h - what one sequence remembers: pages and rolling block after the model's state layout, and its one
  * serialised form.
  *
- * Serialised form (architecture idea 3): independent of ring capacity, page size, threads and instruction set.
+ * Serialised form: independent of ring capacity, page size, threads and instruction set.
  *   header 144 bytes
  *     0 "DISTATE1" | 8 u32 version | 12 u32 part count | 16 u64 committed | 24 u64 decoder_low | 32 u64 weights digest
  *     | 40 profile [64] | 104 u64 body bytes | 112 u64 XXH64 of bytes 0..111 and the body | 120 zero [24]

@@ -409,6 +409,8 @@ static di_status swap_in(di_engine *engine, di_request *request, di_error *error
             continue;
         }
         status = di_state_new(engine->pages, positions_of(request), &s->state, error);
+        /* One that is let in because it is alone has to take its pages from the cache itself. */
+        if (status == DI_OK) di_prefix_make_room(engine->cache, pages_for(engine, s->goal));
         if (status == DI_OK) status = di_state_restore(s->state, s->swapped.data, s->swapped.length, error);
         engine->swap_bytes -= s->swapped.length;
         di_text_free(&s->swapped);

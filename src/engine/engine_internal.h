@@ -1,15 +1,17 @@
 /* engine_internal.h - the engine's parts and who may touch what.
  *
- * Three owners (docs/architecture.md idea 5):
- *   engine thread   states, samplers, cache, request.state and everything marked "engine"; run.c, step.c, admit.c,
- * emit.c submitter       builds a request completely before it enters the inbox; fields marked "fixed" never change
- * after reader          takes events; fields marked "reader" They meet at three points only: the hub (inbox, wake-up),
- * the request's event queue, and atomics. The compute thread (compute.h) owns the step between submit and wait.
+ * Three owners, each with its fields:
+ *
+ *   engine thread   states, samplers, cache, request.state, all that is marked "engine"; run.c, step.c, admit.c, emit.c
+ *   submitter       builds a request completely before it enters the inbox; "fixed" fields never change after that
+ *   reader          takes events; fields marked "reader"
+ *
+ * They meet at three points only: the hub (inbox, wake-up), the request's event queue, and atomics. The compute thread
+ * (compute.h) owns the step between submit and wait.
  *
  * One turn of the engine thread (run.c):
- *   reap (cancel, deadline) -> plan and submit step n+1 -> deliver the texts and events of step n, take the inbox,
- * admit
- *   -> wait -> commit step n+1
+ *   reap (cancel, deadline) -> plan and submit step n+1
+ *   -> deliver texts and events of step n, take the inbox, admit -> wait -> commit step n+1
  *
  * State x event (docs/engine.md tells it in words):
  *               admitted   rows done          preempted  swapped in  sample ends       cancel, deadline, failure, close

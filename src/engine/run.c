@@ -187,9 +187,9 @@ void *di_engine_main(void *arg) {
         reap(engine, &engine->queue, stopping);
         reap(engine, &engine->running, stopping);
         reap(engine, &engine->swapped, stopping);
-        di_poll_restores(engine);
+        bool more = di_poll_restores(engine);
         di_admit(engine);
-        ran = turn(engine, &stopping);
+        ran = turn(engine, &stopping) || more;
         set_gauges(engine);
     }
     return NULL;

@@ -1,7 +1,7 @@
 /* model.h - what a model family provides: a state layout, a forward pass over rows, explicit commit.
  *
  * di_model is immutable after opening; a di_step belongs to the engine thread. The forward pass is
- * submit / poll; nothing of a step is real until di_model_commit (architecture idea 4):
+ * submit / poll; nothing of a step is real until di_model_commit:
  *
  *   di_step_clear -> di_step_add (per sequence) -> di_model_submit -> di_model_poll -> read logits, sample
  *                 -> di_model_commit(sequence, n) for each sequence -> next step
@@ -16,7 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "tokenizer/tokenizer.h"
 
-/* ---------------------------------------------------------------- state layout (architecture idea 3) */
+/* ---------------------------------------------------------------- state layout */
 
 typedef enum di_part_kind {
     DI_PART_PAGED, /* grows: one entry per `tokens_per_entry` positions, in pages; floor(H / tokens_per_entry) valid */

@@ -314,6 +314,42 @@ static void preemption_at_every_state_changes_no_byte(void **state) {
     print_message("%u preemptions\n", total);
 }
 
+/* With so few pages that a preempted request comes back only when it is alone, the prefix cache gives way to it. */
+static void the_cache_gives_its_pages_to_a_request_that_comes_back(void **state) {
+    (void)state;
+    static const di_option options[] = {{"context", "200"}, {"kv-ram", "1"}, {"max-seqs", "2"}};
+    di_engine *engine = di_open_with(NANO, options, 3);
+    di_job job = di_greedy_job(di_walk(30, 100), 100, 28), other = di_greedy_job(di_walk(31, 190), 190, 5);
+    di_outcome expected;
+    job.sampling.n = 2;
+    other.priority = 5;
+    di_gate_on(engine, false);
+    di_gate_open(true);
+    di_run_job(engine, &job, &expected);
+    clear_cache(engine);
+    for (uint32_t cut = 1; cut < 20; cut += 6) {
+        di_outcome got = {0}, intruder = {0};
+        uint64_t before = di_engine_counter(engine, DI_COUNT_SWAPPED_BYTES);
+        di_gate_open(false);
+        finished_when_over = di_engine_counter(engine, DI_COUNT_REQUESTS_FINISHED) + 1;
+        di_request *request = di_submit_job(engine, &job, NULL, NULL);
+        for (uint32_t i = 0; i < cut; i++) {
+            assert_true(stands_at_gate(engine));
+            di_gate_pass();
+        }
+        assert_true(stands_at_gate(engine));
+        di_request *high = di_submit_job(engine, &other, NULL, NULL);
+        di_gate_open(true);
+        di_drain(high, &intruder);
+        assert_int_equal(intruder.status, DI_OK);
+        di_drain(request, &got);
+        di_assert_same(&expected, &got, "preempted with few pages");
+        assert_true(di_engine_counter(engine, DI_COUNT_SWAPPED_BYTES) > before);
+        clear_cache(engine);
+    }
+    di_gate_close(engine);
+}
+
 /* A compact answer leaves a snapshot behind its prompt's end, without decoder windows: of use for the next turn, but
  * not for a sequence that had those windows and is computed again. */
 static void recomputation_does_not_start_behind_the_end_of_a_compact_prompt(void **state) {
@@ -415,6 +451,7 @@ int main(int count, char **values) {
     run_alone();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(preemption_at_every_state_changes_no_byte),
+        cmocka_unit_test(the_cache_gives_its_pages_to_a_request_that_comes_back),
         cmocka_unit_test(recomputation_does_not_start_behind_the_end_of_a_compact_prompt),
         cmocka_unit_test(hits_change_no_byte),
         cmocka_unit_test(prompt_log_probabilities_take_no_hit),
