@@ -127,6 +127,6 @@ di_status di_parse_arguments(int count, char **arguments, di_cli *cli, di_argume
     if (topic && !parsed->topic) parsed->help = true;
     if (!parsed->command && !parsed->help && !parsed->topic && !parsed->version)
         return di_fail(error, DI_ERR_USAGE, "command",
-                       "which command? chat, generate, score, tokenize, inspect; deepinfer --help tells more");
+                       "which command? chat, generate, score, tokenize, inspect, verify; deepinfer --help tells more");
     return DI_OK;
 }

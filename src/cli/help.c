@@ -20,10 +20,10 @@ void di_help_main(di_text *out) {
     size_t count;
     const di_command *const *commands = di_commands(&count);
     for (size_t i = 0; i < count; i++) di_text_printf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    di_text_puts(out, "\nMODEL is a folder in the official checkpoint layout; left out, it is the embedded model.\n"
-                      "Results go to standard output, everything else to standard error.\n\n"
+    di_text_puts(out, "\nMODEL is a folder in the official checkpoint layout; left out: the embedded\n"
+                      "one. Results go to standard output, everything else to standard error.\n\n"
                       "  deepinfer COMMAND --help   options of a command, with an example\n"
-                      "  deepinfer help TOPIC       common, sampling, limits, json, environment, exit-codes\n"
+                      "  deepinfer help TOPIC       common sampling limits json environment exit-codes\n"
                       "  deepinfer --version        version, compiler, instruction set, numeric profile\n\n"
                       "example:\n"
                       "  deepinfer chat\n");

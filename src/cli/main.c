@@ -1,4 +1,5 @@
 /* main.c - the command line: picks the command, owns the exit code. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -78,7 +79,18 @@ static int run(di_cli *cli, int count, char **arguments) {
     return code;
 }
 
+/* A descriptor that the caller closed must not become a file of ours, which output would then be written into. Writing
+ * to one that is open for reading only fails, as it should. */
+static void fill_descriptors(void) {
+    int file;
+    do {
+        file = open("/dev/null", O_RDONLY);
+    } while (file >= 0 && file <= STDERR_FILENO);
+    if (file >= 0) close(file);
+}
+
 int main(int argc, char **argv) {
+    fill_descriptors();
     di_cli cli = {.config = di_config_new(), .interrupt = -1};
     if (!cli.config) {
         fputs("deepinfer: out of memory\n", stderr);

@@ -159,10 +159,10 @@ const di_command di_command_verify = {
     .name = "verify",
     .summary = "proves on this machine that nothing but the tokens changes a bit",
     .usage = "[MODEL] [options]",
-    .text = "Runs made-up requests alone and then in every way that may not matter: in crowds,\n"
-            "in chunks, from the cache, preempted, with other threads and instruction sets;\n"
-            "compares every row of logits by bytes. At most two minutes; with --tokens as long\n"
-            "as it takes. Exit code 1 if a byte differs.",
+    .text = "Runs made-up requests alone and then in every way that may not matter: in\n"
+            "crowds, in chunks, from the cache, preempted, with other threads and instruction\n"
+            "sets; compares every row of logits by bytes. At most two minutes; with --tokens\n"
+            "as long as it takes. Exit code 1 if a byte differs.",
     .example = "  deepinfer verify\n"
                "  deepinfer verify /models/mine --rows T1,T5 --tokens 100000 --json\n",
     .groups = "verify json",

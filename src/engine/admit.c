@@ -214,6 +214,23 @@ static void start_restore(di_engine *engine, di_sequence *sequence) {
     request->restore_until_ns = di_now_ns() + engine->restore_ms * 1000000;
 }
 
+/* What memory had of it is counted already. The record of the request tells of the better of the two. */
+static void count_restored(di_engine *engine, di_request *request, uint32_t position) {
+    di_prefix_hit *hit = &request->hit;
+    if (request->prompt_done) {
+        di_count(&engine->metrics, DI_COUNT_CACHED_TOKENS_DISK, position);
+        return;
+    }
+    di_count(&engine->metrics, DI_COUNT_CACHED_TOKENS_DISK, position - hit->cached);
+    di_count(&engine->metrics, DI_COUNT_CACHE_HITS, hit->cached == 0);
+    hit->cached = position;
+    if (position > hit->diverged_at) {
+        hit->diverged_at = position;
+        hit->reason = DI_MISS_END;
+    }
+    if (position == request->prompt_count - 1) hit->reason = DI_MISS_NONE;
+}
+
 /* Takes over what was read, a piece at a time beside others. True when the sequence can go on. */
 static bool adopt(di_engine *engine, di_sequence *s) {
     di_request *request = s->request;
@@ -225,8 +242,8 @@ static bool adopt(di_engine *engine, di_sequence *s) {
                                       &s->adopted, ADOPTED_BYTES);
     if (result == DI_ADOPT_MORE) return false;
     bool loaded = result == DI_ADOPT_DONE;
+    if (loaded) count_restored(engine, request, s->load_position);
     if (!request->prompt_done) request->cached_tokens = loaded ? s->load_position : 0;
-    if (loaded) di_count(&engine->metrics, DI_COUNT_CACHED_TOKENS_DISK, s->load_position);
     return true;
 }
 

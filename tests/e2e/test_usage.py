@@ -3,13 +3,14 @@
 import os
 import pathlib
 import shutil
+import subprocess
 import tempfile
 import time
 
 import common
 from common import Case, NANO, TINY, environment, run
 
-COMMANDS = ("chat", "generate", "score", "tokenize", "inspect")
+COMMANDS = ("chat", "generate", "score", "tokenize", "inspect", "verify")
 
 
 class Help(Case):
@@ -19,6 +20,8 @@ class Help(Case):
                 result = self.ok(*arguments)
                 lines = result.text.rstrip("\n").split("\n")
                 self.assertLessEqual(len(lines), 24, arguments)
+                # What the help of a command says in words; its options are rows of the table.
+                self.assertLessEqual(max(len(line) for line in lines if not line.startswith("  --")), 80, arguments)
                 self.assertIn("example:", result.text)
                 self.assertIn("deepinfer " + command, result.text.split("example:")[1])
                 self.assertEqual(result.err, "")
@@ -27,8 +30,9 @@ class Help(Case):
         result = self.ok("--help")
         for command in COMMANDS:
             self.assertIn("  " + command, result.text)
-        for later in ("serve", "bench", "verify"):
+        for later in ("serve", "bench"):
             self.assertNotIn("  " + later + " ", result.text)
+        self.assertLessEqual(max(len(line) for line in result.text.split("\n")), 80)
         self.assertEqual(self.ok("help").out, result.out)
 
     def test_topics(self):
@@ -46,9 +50,9 @@ class Help(Case):
 class Usage(Case):
     def test_unknown_commands(self):
         self.usage(says="which command?")
-        for name in ("serve", "cache", "verify", "bench", "eval"):
+        for name in ("serve", "bench", "eval"):
             result = self.usage(name, says="there is no command")
-            self.assertIn("chat, generate, score, tokenize, inspect", result.err)
+            self.assertIn(", ".join(COMMANDS), result.err)
         self.usage("generat", says='did you mean "generate"')
 
     def test_unknown_options_name_the_nearest(self):
@@ -149,6 +153,17 @@ class Sources(Case):
                 self.ok("tokenize", "--prompt", "x")
             finally:
                 common.BINARY = old
+
+
+class Descriptors(Case):
+    def test_output_never_goes_into_a_file_of_the_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            command = 'exec "$0" "$@" >&-'
+            done = subprocess.run(["sh", "-c", command, common.BINARY, "generate", NANO, "--prompt", "x", "--max-tokens", "3",
+                                   "--cache-dir", folder], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment())
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"standard output", done.stderr)
+            self.assertEqual(pathlib.Path(folder, "lock").read_bytes(), b"")
 
 
 class Start(Case):
