@@ -339,8 +339,9 @@ static bool in_step(const di_request *request) {
 }
 
 /* The running request that is moved out for `other`: one whose reader is behind, else the least important one, if it is
- * less important than `other`. A request that only wants to start moves out lower levels, not later arrivals.
- * -1 = none. */
+ * less important than `other`. A request that only wants to start moves out those of lower priority, unless they have
+ * waited enough to be above it: age protects, but pushes nobody out, or all that wait would take turns at losing what
+ * they have computed. -1 = none. */
 static int64_t find_victim(const di_engine *engine, const di_request *other, bool starting) {
     int64_t best = -1, now = di_now_ns();
     uint64_t serial = starting ? UINT64_MAX : other->serial;
@@ -349,6 +350,7 @@ static int64_t find_victim(const di_engine *engine, const di_request *other, boo
         di_request *r = engine->running.items[i];
         if (r == other || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || in_step(r)) continue;
         if (di_reader_is_behind(engine, r)) return i;
+        if (starting && r->priority >= other->priority) continue;
         double its = level_of(engine, r, now);
         if (its > level || (its == level && r->serial <= serial)) continue;
         level = its;

@@ -83,10 +83,12 @@ static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t
 }
 
 bool di_reader_is_behind(const di_engine *engine, di_request *request) {
-    if (request->score || di_events_waiting(&request->events) < engine->event_limit) return false;
+    /* One that was moved out comes back when there is something to gain. */
+    uint64_t limit = request->state == DI_REQUEST_SWAPPED ? engine->event_limit / 2 : engine->event_limit;
+    if (request->score || di_events_waiting(&request->events) < limit) return false;
     atomic_store_explicit(&request->throttled, true, memory_order_release);
     /* The reader may have caught up before it could see the flag. */
-    return di_events_waiting(&request->events) >= engine->event_limit;
+    return di_events_waiting(&request->events) >= limit;
 }
 
 static bool may_run(const di_engine *engine, di_request *request) {
@@ -135,18 +137,28 @@ static uint32_t chunk_of(const di_engine *engine, const di_sequence *s, uint32_t
     return count;
 }
 
-static bool plan_chunk(di_engine *engine, di_sequence *s, uint32_t *budget) {
+/* Rows that one sequence would get if it were the only one. */
+static uint32_t budget_of(const di_engine *engine, const di_sequence *s, uint32_t most) {
+    uint32_t decode = engine->load.decode_rows;
+    double gap = di_step_model_gap(&engine->step_model, decode, engine->max_gap_ms);
+    return di_step_model_budget(&engine->step_model, decode, di_state_length(s->state), gap, most);
+}
+
+/* A chunk within what is left of the time for prompt rows, `share` (1 .. 0), which it lessens. */
+static void plan_chunk(di_engine *engine, di_sequence *s, double *share) {
     di_request *request = s->request;
     bool all_logits = request->score || (request->sampling.prompt_logprobs >= 0 && !request->prompt_done);
-    uint32_t count = chunk_of(engine, s, *budget, all_logits);
     uint32_t rows_left = engine->max_rows - di_step_rows(engine->step);
+    if (!rows_left) return;
+    double budget = budget_of(engine, s, engine->max_rows);
+    uint32_t count = chunk_of(engine, s, (uint32_t)(budget * *share + 0.5), all_logits);
     if (count > rows_left) count = rows_left;
-    if (!count) return false;
+    if (!count) return;
     uint32_t done = (uint32_t)di_state_length(s->state);
     bool chooses = s->choose && done + count == s->goal;
-    if (chooses && !all_logits && di_step_logits_count(engine->step) == engine->max_logits) return false;
-    if (!widen_top(batch_of(engine), top_wanted(request))) return false;
-    if (!add_rows(engine, s, count, all_logits ? 0 : chooses ? count - 1 : count)) return false;
+    if (chooses && !all_logits && di_step_logits_count(engine->step) == engine->max_logits) return;
+    if (!widen_top(batch_of(engine), top_wanted(request))) return;
+    if (!add_rows(engine, s, count, all_logits ? 0 : chooses ? count - 1 : count)) return;
     if (all_logits && !request->score) add_prompt_items(engine, s, done, count);
     if (chooses) {
         uint32_t row = s->logits_row + (all_logits ? count - 1 : 0);
@@ -157,8 +169,7 @@ static bool plan_chunk(di_engine *engine, di_sequence *s, uint32_t *budget) {
     }
     engine->load.prompt_context += (double)count * (done + count / 2.0);
     engine->load.prompt_rows += count;
-    *budget -= count < *budget ? count : *budget;
-    return true;
+    *share -= count / budget;
 }
 
 static int by_order(const void *a, const void *b) {
@@ -175,39 +186,28 @@ static bool ensure_state(di_engine *engine, di_sequence *s) {
            di_start_state(engine, s, &hit, &error) == DI_OK;
 }
 
-static bool has_prompts(const di_engine *engine) {
-    for (uint32_t i = 0; i < engine->running.count; i++)
-        if (engine->running.items[i]->state == DI_REQUEST_PREFILL) return true;
-    return false;
+static uint32_t count_prompts(const di_engine *engine) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < engine->running.count; i++) count += engine->running.items[i]->state == DI_REQUEST_PREFILL;
+    return count;
 }
 
-static void plan_prompts(di_engine *engine) {
-    double context = 0;
-    uint32_t waiting = 0;
-    for (uint32_t i = 0; i < engine->running.count; i++) {
-        const di_request *request = engine->running.items[i];
-        if (request->state != DI_REQUEST_PREFILL) continue;
-        waiting++;
-        context += request->prompt_count / 2.0;
-    }
-    if (!waiting) return;
-    double gap = di_step_model_gap(&engine->step_model, engine->load.decode_rows, engine->max_gap_ms);
-    uint32_t budget = di_step_model_budget(&engine->step_model, engine->load.decode_rows, context / waiting, gap,
-                                           engine->max_rows - di_step_rows(engine->step));
-    if (waiting > 1) {
+static void plan_prompts(di_engine *engine, uint32_t prompts) {
+    double share = 1;
+    if (prompts > 1) {
         di_order_all(engine, &engine->running);
         qsort(engine->running.items, engine->running.count, sizeof *engine->running.items, by_order);
     }
-    /* Preempting for pages changes the list: look at each place again until the budget is used. */
-    for (uint32_t i = 0; i < engine->running.count && budget; i++) {
+    /* Preempting for pages changes the list: look at each place again until the time is used. */
+    for (uint32_t i = 0; i < engine->running.count && share > 0; i++) {
         di_request *request = engine->running.items[i];
         if (request->state != DI_REQUEST_PREFILL || !may_run(engine, request)) continue;
-        for (int32_t j = 0; j < request->sampling.n && budget; j++) {
+        for (int32_t j = 0; j < request->sampling.n && share > 0; j++) {
             di_sequence *s = &request->sequences[j];
             if (s->done || s->in_step || !ensure_state(engine, s)) continue;
             if ((uint32_t)di_state_length(s->state) >= s->goal) continue;
             if (is_decoding(s) && request->prompt_done) continue;
-            plan_chunk(engine, s, &budget);
+            plan_chunk(engine, s, &share);
         }
     }
 }
@@ -221,10 +221,10 @@ bool di_plan_step(di_engine *engine) {
     di_step_clear(engine->step);
     if (engine->poison) di_step_poison(engine->step);
     /* However many sequences decode, prompts get a row; with steps of one row, every other step. */
-    bool prompts = has_prompts(engine);
+    uint32_t prompts = count_prompts(engine);
     uint32_t kept = !prompts ? 0 : engine->max_rows > 1 ? 1 : engine->turn & 1;
     plan_decode(engine, engine->max_rows - kept);
-    if (prompts) plan_prompts(engine);
+    if (prompts) plan_prompts(engine, prompts);
     if (kept) plan_decode(engine, engine->max_rows);
     engine->turn++;
     if (!engine->planned_count) {
