@@ -37,7 +37,9 @@ static void show(const di_rows *rows) {
     for (uint32_t i = 0; i < rows->count; i++) {
         uint32_t s = rows->rows[i].sequence;
         if (s >= DI_GATE_SEQUENCES) continue;
-        if (!step->count[s]++) step->first[s] = rows->rows[i].position;
+        if (step->count[s]++) continue;
+        step->first[s] = rows->rows[i].position;
+        step->token[s] = rows->rows[i].token;
     }
 }
 

@@ -14,7 +14,8 @@ enum { DI_GATE_SEQUENCES = 256 };
 typedef struct di_gate_step {
     uint32_t rows, sequences;
     uint32_t count[DI_GATE_SEQUENCES]; /* rows of each sequence, in the order of the step */
-    int32_t first[DI_GATE_SEQUENCES];  /* its first position */
+    int32_t first[DI_GATE_SEQUENCES];  /* its first position, */
+    int32_t token[DI_GATE_SEQUENCES];  /* and the id there */
 } di_gate_step;
 
 void di_gate_on(di_engine *engine, bool closed);
