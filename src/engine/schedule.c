@@ -86,6 +86,9 @@ void di_step_model_observe(di_step_model *m, const di_step_load *load, double se
     double f[DI_STEP_FEATURES];
     features(load, f);
     observe_excess(m, load, seconds);
+    double predicted = di_step_model_predict(m, load);
+    /* A machine that was suspended, or a clock that jumped, says nothing about the next step. */
+    if (m->steps >= LEARNING_STEPS) seconds = fmax(predicted / 10, fmin(seconds, 10 * predicted + 0.1));
     learn(m, f, fmax(seconds, 1e-6));
     m->steps++;
     if (!load->prompt_rows && load->decode_rows)
