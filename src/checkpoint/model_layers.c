@@ -130,13 +130,14 @@ static di_status check_candidates(const checker *c) {
     int32_t source = m->candidate_source_layer;
     if (source < 0) return DI_OK;
     /* Candidates are made and used in one half; there all layers with a cache read the same one. */
-    bool indexer = source < (int32_t)m->num_hidden_layers && (m->layers[source].mode == DI_ATTENTION_FULL ||
-                                                              m->layers[source].mode == DI_ATTENTION_REINDEX);
+    bool indexer = source < (int32_t)m->num_hidden_layers &&
+                   (m->layers[source].mode == DI_ATTENTION_FULL || m->layers[source].mode == DI_ATTENTION_REINDEX);
     if (!indexer || source < (int32_t)m->cut)
-        return WRONG(c, "candidate_source_layer_id",
-                     "%s: candidate_source_layer_id is %d; it must be -1 or one of index_source_layer_ids from the last "
-                     "of kv_source_layer_ids on",
-                     c->name, source);
+        return WRONG(
+            c, "candidate_source_layer_id",
+            "%s: candidate_source_layer_id is %d; it must be -1 or one of index_source_layer_ids from the last "
+            "of kv_source_layer_ids on",
+            c->name, source);
     if (m->candidate_topk_blocks == 0)
         return WRONG(c, "candidate_topk_blocks", "%s: candidate_topk_blocks must be at least 1", c->name);
     if (m->candidate_block_size == 0)

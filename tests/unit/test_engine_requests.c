@@ -550,12 +550,9 @@ static void bad_options_are_refused_by_name(void **state) {
         di_option option;
         di_status status;
     } bad[] = {
-        {{"thread", "2"}, DI_ERR_CONFIG},
-        {{"threads", "-1"}, DI_ERR_CONFIG},
-        {{"context", "1048577"}, DI_ERR_CONFIG},
-        {{"spec", "auto"}, DI_ERR_UNSUPPORTED},
-        {{"cache-ram", "-1"}, DI_ERR_CONFIG},
-        {{"accelerator", "nvidia"}, DI_ERR_UNSUPPORTED},
+        {{"thread", "2"}, DI_ERR_CONFIG},         {{"threads", "-1"}, DI_ERR_CONFIG},
+        {{"context", "1048577"}, DI_ERR_CONFIG},  {{"spec", "auto"}, DI_ERR_UNSUPPORTED},
+        {{"cache-ram", "-1"}, DI_ERR_CONFIG},     {{"accelerator", "nvidia"}, DI_ERR_UNSUPPORTED},
         {{"load-format", "gguf"}, DI_ERR_CONFIG},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -2,8 +2,8 @@
  *
  * engram.json beside the checkpoint, if there is one, holds token map, primes and multipliers. Without it they are
  * derived by the official rule: the token map from the tokenizer, primes by search, multipliers from NumPy's default
- * generator (SeedSequence and PCG64, both specified by their authors) seeded with 10007 * layer. Made-up weights without
- * a tokenizer get a made-up token map.
+ * generator (SeedSequence and PCG64, both specified by their authors) seeded with 10007 * layer. Made-up weights
+ * without a tokenizer get a made-up token map.
  */
 #include "model/deepseek_v41/v41.h"
 
@@ -112,8 +112,7 @@ static di_status derive_layers(v41_engram *e, const di_model_config *c, di_error
 
 /* For made-up weights any map will do. */
 static di_status make_up(v41_engram *e, const di_model_config *c, di_error *error) {
-    for (uint32_t id = 0; id < c->vocab_size; id++)
-        e->token_map[id] = (int32_t)(id % c->engram_compressed_vocab_size);
+    for (uint32_t id = 0; id < c->vocab_size; id++) e->token_map[id] = (int32_t)(id % c->engram_compressed_vocab_size);
     e->pad = e->token_map[c->engram_pad_id];
     return derive_layers(e, c, error);
 }
