@@ -276,6 +276,19 @@ DI_API void di_request_cancel(di_request *request);
 /* Cancels if need be and frees the handle. NULL is allowed. */
 DI_API void di_request_free(di_request *request);
 
+/* ------------------------------------------------------------------------------------------- states in files */
+
+/* Writes the state of the longest beginning of the ids that the prefix cache holds in memory to a file (by way of
+ * PATH.tmp, durably), and its length to *positions. `tenant` as in di_request_params. DI_ERR_NOT_FOUND when nothing of
+ * them is cached. Other requests go on meanwhile. */
+DI_API di_status di_save_state(di_engine *engine, const int32_t *token_ids, size_t count, const char *tenant,
+                               const char *path, size_t *positions, di_error *error);
+
+/* Reads such a file into the prefix cache: a prompt that begins with its ids does not compute them again. Refuses, and
+ * names the file, what is damaged or was made with other weights or another numeric profile. */
+DI_API di_status di_load_state(di_engine *engine, const char *path, const char *tenant, size_t *positions,
+                               di_error *error);
+
 /* ---------------------------------------------------------------------------------------------------- scoring */
 
 /* Teacher-forced evaluation of `count` ids. For row i (0-based) `on_row` gets the row's logits (borrowed,

@@ -244,6 +244,14 @@ static void write_part(const di_state *state, const di_state_part *part, di_text
     }
 }
 
+uint64_t di_state_serialised_bytes(const di_model *model, uint32_t position) {
+    const di_state_layout *layout = di_model_layout(model);
+    uint64_t bytes = HEADER_BYTES;
+    for (uint32_t i = 0; i < layout->part_count; i++)
+        bytes += 8 + entries_of(&layout->parts[i], (int32_t)position) * layout->parts[i].entry_bytes;
+    return bytes;
+}
+
 di_status di_state_serialise(const di_state *state, di_text *out, di_error *error) {
     const di_state_layout *layout = di_model_layout(state->model);
     char header[HEADER_BYTES] = {0};

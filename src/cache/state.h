@@ -59,6 +59,8 @@ bool di_state_read_rest(di_state *state, const char *bytes, size_t length);
 /* Names the layout: equal for two models only if their serialised states mean the same. */
 uint64_t di_state_layout_id(const di_model *model);
 
+/* Bytes of the serialised form at this position. */
+uint64_t di_state_serialised_bytes(const di_model *model, uint32_t position);
 di_status di_state_serialise(const di_state *state, di_text *out, di_error *error);
 /* Refuses another profile, other weights, wrong sizes or checksums. The state's previous content is lost. */
 di_status di_state_restore(di_state *state, const char *bytes, size_t length, di_error *error);

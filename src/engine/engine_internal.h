@@ -47,12 +47,21 @@
 #include "model/model.h"
 #include "sampling/sampling.h"
 
+/* Something that another thread has the engine thread do between two steps; lives on the caller's stack. */
+typedef struct di_hub_work {
+    struct di_hub_work *next;
+    void (*work)(void *arg);
+    void *arg;
+    bool done;
+} di_hub_work;
+
 /* Where other threads reach the engine thread. Counted: requests may outlive their engine. */
 typedef struct di_hub {
     atomic_uint references;
     pthread_mutex_t mutex;
-    pthread_cond_t work;
+    pthread_cond_t work, called;
     di_request *inbox, **inbox_end; /* newest last */
+    di_hub_work *calls;             /* oldest first */
     uint32_t waiting;               /* submitted, not yet admitted or finished */
     bool stopping, woken;
 } di_hub;
@@ -247,7 +256,11 @@ void di_hub_stop(di_hub *hub);
 /* Takes the inbox. With `wait`, blocks until there is something, a wake-up, or timeout_ms have passed (< 0: for ever).
  * *stopping = the engine is being closed. */
 di_request *di_hub_take(di_hub *hub, bool wait, int64_t timeout_ms, bool *stopping);
-void di_hub_left_queue(di_hub *hub); /* a waiting request was admitted or finished */
+/* Has the engine thread do `work` between two steps and returns when it is done. False, and nothing is done, when the
+ * engine is being closed. Not from the engine thread. */
+bool di_hub_call(di_hub *hub, void (*work)(void *arg), void *arg);
+void di_hub_serve_calls(di_hub *hub); /* engine thread */
+void di_hub_left_queue(di_hub *hub);  /* a waiting request was admitted or finished */
 
 /* ---- request.c */
 void di_request_release(di_request *request); /* drops one reference */
@@ -256,6 +269,7 @@ di_status di_request_new(di_engine *engine, di_request **request, di_error *erro
 void di_count_refusal(di_engine *engine, di_status status);
 
 /* ---- parameters.c */
+uint64_t di_namespace(const char *tenant); /* cache namespace of a tenant's name; NULL = the common one */
 /* Checks `params` and copies its sampling into the request (fixed part). The prompt is there already. */
 di_status di_check_parameters(const di_engine *engine, const di_request_params *params, di_request *request,
                               di_error *error);

@@ -15,10 +15,14 @@ di_hub *di_hub_new(di_error *error) {
     int failed = pthread_mutex_init(&hub->mutex, NULL);
     if (failed)
         di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot make a mutex");
-    else if (di_condition_init(&hub->work, error) == DI_OK)
-        return hub;
-    else
+    else if (di_condition_init(&hub->work, error) != DI_OK)
         pthread_mutex_destroy(&hub->mutex);
+    else if (di_condition_init(&hub->called, error) != DI_OK) {
+        pthread_cond_destroy(&hub->work);
+        pthread_mutex_destroy(&hub->mutex);
+    } else {
+        return hub;
+    }
     free(hub);
     return NULL;
 }
@@ -26,6 +30,7 @@ di_hub *di_hub_new(di_error *error) {
 void di_hub_release(di_hub *hub) {
     if (!hub || atomic_fetch_sub_explicit(&hub->references, 1, memory_order_acq_rel) != 1) return;
     pthread_cond_destroy(&hub->work);
+    pthread_cond_destroy(&hub->called);
     pthread_mutex_destroy(&hub->mutex);
     free(hub);
 }
@@ -68,7 +73,7 @@ void di_hub_stop(di_hub *hub) {
 di_request *di_hub_take(di_hub *hub, bool wait, int64_t timeout_ms, bool *stopping) {
     int64_t until = wait && timeout_ms >= 0 ? di_now_ns() + timeout_ms * 1000000 : INT64_MAX;
     pthread_mutex_lock(&hub->mutex);
-    while (wait && !hub->inbox && !hub->stopping && !hub->woken) {
+    while (wait && !hub->inbox && !hub->calls && !hub->stopping && !hub->woken) {
         if (!di_condition_wait(&hub->work, &hub->mutex, until) && di_now_ns() >= until) break;
     }
     hub->woken = false;
@@ -78,6 +83,37 @@ di_request *di_hub_take(di_hub *hub, bool wait, int64_t timeout_ms, bool *stoppi
     *stopping = hub->stopping;
     pthread_mutex_unlock(&hub->mutex);
     return taken;
+}
+
+bool di_hub_call(di_hub *hub, void (*work)(void *arg), void *arg) {
+    di_hub_work call = {.work = work, .arg = arg};
+    atomic_fetch_add_explicit(&hub->references, 1, memory_order_relaxed);
+    pthread_mutex_lock(&hub->mutex);
+    bool open = !hub->stopping;
+    if (open) {
+        di_hub_work **end = &hub->calls;
+        while (*end) end = &(*end)->next;
+        *end = &call;
+        pthread_cond_signal(&hub->work);
+        while (!call.done) pthread_cond_wait(&hub->called, &hub->mutex);
+    }
+    pthread_mutex_unlock(&hub->mutex);
+    di_hub_release(hub);
+    return open;
+}
+
+void di_hub_serve_calls(di_hub *hub) {
+    pthread_mutex_lock(&hub->mutex);
+    while (hub->calls) {
+        di_hub_work *call = hub->calls;
+        hub->calls = call->next;
+        pthread_mutex_unlock(&hub->mutex);
+        call->work(call->arg);
+        pthread_mutex_lock(&hub->mutex);
+        call->done = true; /* the caller's memory: not touched any more once the mutex is free */
+        pthread_cond_broadcast(&hub->called);
+    }
+    pthread_mutex_unlock(&hub->mutex);
 }
 
 void di_hub_left_queue(di_hub *hub) {

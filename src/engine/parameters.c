@@ -52,10 +52,14 @@ static di_status check_limits(const di_engine *engine, const di_request *request
     return DI_OK;
 }
 
+uint64_t di_namespace(const char *tenant) {
+    return tenant ? XXH64(tenant, strlen(tenant), 1) : 0;
+}
+
 di_status di_check_parameters(const di_engine *engine, const di_request_params *params, di_request *request,
                               di_error *error) {
     request->priority = params->priority;
-    request->tenant = params->tenant ? XXH64(params->tenant, strlen(params->tenant), 1) : 0;
+    request->tenant = di_namespace(params->tenant);
     request->stop_arm = params->stop_arm_token_id;
     request->stop_disarm = params->stop_disarm_token_id;
     if (params->deadline_ms < 0)

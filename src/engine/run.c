@@ -184,6 +184,7 @@ void *di_engine_main(void *arg) {
         bool idle = !has_work(engine);
         int64_t pause = idle ? -1 : PAUSE_MS; /* with work but without a step: somebody's reader is behind */
         di_enqueue(engine, di_hub_take(engine->hub, idle || !ran, pause, &stopping));
+        di_hub_serve_calls(engine->hub);
         reap(engine, &engine->queue, stopping);
         reap(engine, &engine->running, stopping);
         reap(engine, &engine->swapped, stopping);
@@ -192,5 +193,6 @@ void *di_engine_main(void *arg) {
         ran = turn(engine, &stopping) || more;
         set_gauges(engine);
     }
+    di_hub_serve_calls(engine->hub); /* those that came before the hub was stopped */
     return NULL;
 }
