@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include "cache/disk_record.h"
@@ -59,6 +60,9 @@ static di_status write_state(const transfer *t) {
                         .layout = di_state_layout_id(engine->model),
                         .id_count = t->positions,
                         .payload_bytes = t->state.length};
+    struct stat info; /* a device or folder is not to be replaced */
+    if (stat(t->path, &info) == 0 && !S_ISREG(info.st_mode))
+        return di_fail(t->error, DI_ERR_IO, "path", "cannot write the state to %s: it is not a plain file", t->path);
     strncpy(h.profile, di_model_profile(engine->model), sizeof h.profile - 1);
     if (di_disk_write(&di_disk_system_io, t->path, &h, t->ids, t->state.data, 0, true)) return DI_OK;
     return di_fail_errno(t->error, DI_ERR_IO, "path", errno, "cannot write the state to %s", t->path);
