@@ -159,7 +159,7 @@ bool di_disk_write(const di_disk_io *io, const char *path, const di_disk_header 
         ok = false;
         error = errno;
     }
-    if (ok) io->touch(temporary, used_ns); /* a file system without times only evicts in another order */
+    if (ok && used_ns) io->touch(temporary, used_ns); /* a file system without times only evicts in another order */
     if (ok && io->rename(temporary, path) != 0) {
         ok = false;
         error = errno;

@@ -52,8 +52,8 @@ void di_disk_name(const di_disk_key *what, char name[DI_DISK_NAME]);
 /* From the last path component; false if it is no record's name. */
 bool di_disk_parse_name(const char *name, di_disk_key *what);
 
-/* Writes a record to `path` by way of `path` + ".tmp"; its modification time becomes used_ns. sync: waits until the
- * device has it. errno and false on failure, and the temporary file is gone. */
+/* Writes a record to `path` by way of `path` + ".tmp"; its modification time becomes used_ns (0: left alone). sync:
+ * waits until the device has it. errno and false on failure, and the temporary file is gone. */
 bool di_disk_write(const di_disk_io *io, const char *path, const di_disk_header *header, const int32_t *ids,
                    const char *payload, int64_t used_ns, bool sync);
 
