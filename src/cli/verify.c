@@ -126,12 +126,14 @@ static int run(di_cli *cli) {
     verification v = {.cli = cli, .json = di_config_bool(cli->config, DI_OPT_JSON)};
     di_option options[DI_OPT_COUNT];
     const char *model = cli->model ? cli->model : di_config_text(cli->config, DI_OPT_MODEL);
+    const char *folder = di_config_text(cli->config, DI_OPT_CACHE_DIR);
     di_matrix_options matrix = {
         .model = model[0] ? model : NULL,
         .options = options,
         .option_count = given_options(cli->config, options),
         .tokens = (uint64_t)di_config_int(cli->config, DI_OPT_TOKENS),
         .limit_ms = LIMIT_MS,
+        .folder = folder[0] ? folder : NULL,
         .rows = di_config_text(cli->config, DI_OPT_ROWS),
         .plant_fault = di_config_bool(cli->config, DI_OPT_PLANT_FAULT),
         .arg = &v,

@@ -29,7 +29,7 @@ static const struct {
     {"T3", matrix_chunks, NULL},
     {"T4", matrix_cache, NULL},
     {"T5", matrix_preempt, NULL},
-    {"T6", NULL, "state on disk and restarts are not in this version"},
+    {"T6", matrix_restarts, NULL},
     {"T7", NULL, "speculative decoding is not in this version"},
     {"T8", NULL, "this version runs in one process; there are no ranks or placements to vary"},
     {"T9", matrix_threads, NULL},
@@ -142,13 +142,14 @@ di_engine *matrix_open(matrix *m, matrix_ties ties, bool poison, const char *con
     if (matrix_stopped(m)) return NULL;
     size_t more = 0, given = m->options->option_count;
     while (overrides && overrides[2 * more]) more++;
-    di_option *options = malloc((given + more + 1) * sizeof *options);
+    di_option *options = malloc((given + more + 2) * sizeof *options);
     if (!options) {
         di_fail(m->error, DI_ERR_MEMORY, NULL, "out of memory for an engine's options");
         return NULL;
     }
     for (size_t i = 0; i < given; i++) options[i] = m->options->options[i];
     size_t count = given;
+    options[count++] = (di_option){"cache-dir", ""}; /* what others have stored must not be found */
     if (m->context[0]) options[count++] = (di_option){"context", m->context};
     for (size_t i = 0; i < more; i++) options[count++] = (di_option){overrides[2 * i], overrides[2 * i + 1]};
     di_engine *engine = NULL;

@@ -27,6 +27,7 @@ typedef struct di_matrix_options {
     size_t option_count;
     uint64_t tokens;         /* tokens to compare, at least; 0 = the usual number, and no longer than `limit_ms` */
     int64_t limit_ms;        /* with tokens 0: cases that would start later are skipped */
+    const char *folder;      /* where a folder for state on disk is made and removed again; NULL = /tmp */
     const char *rows;        /* "T1,T3"; NULL or "" = all */
     bool plant_fault;        /* one bit of one compared row is flipped in the engine; it must be found */
     void *arg;               /* of the functions, each of which may be NULL */

@@ -246,8 +246,8 @@ static uint32_t start(matrix *m, di_engine *engine, uint64_t clock) {
     return active;
 }
 
-static uint64_t rows_computed(const di_engine *engine) {
-    return di_counter(di_engine_metrics(engine), DI_COUNT_COMPUTED_ROWS);
+uint64_t matrix_counter(const di_engine *engine, di_counter_id id) {
+    return di_counter(di_engine_metrics(engine), id);
 }
 
 /* Takes what has come, and waits a little at the first request that still runs. */
@@ -269,9 +269,9 @@ bool matrix_run(matrix *m, di_engine *engine, matrix_entry *entries, uint32_t co
     for (uint32_t i = 0; i < count; i++)
         if (!prepare(m, &entries[i]) || !entries[i].prompt_count)
             di_fail(m->error, DI_ERR_MEMORY, NULL, "out of memory for the matrix");
-    uint64_t zero = rows_computed(engine);
+    uint64_t zero = matrix_counter(engine, DI_COUNT_COMPUTED_ROWS);
     for (;;) {
-        uint64_t clock = rows_computed(engine) - zero;
+        uint64_t clock = matrix_counter(engine, DI_COUNT_COMPUTED_ROWS) - zero;
         if (matrix_stopped(m) || !start(m, engine, clock)) break;
         drain(m, clock);
     }

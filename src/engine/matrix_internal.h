@@ -144,6 +144,9 @@ matrix_set *matrix_new_set(matrix *m);
 /* The set of mixed requests that most rows use, recorded once a round. */
 const matrix_set *matrix_mixed(matrix *m, uint64_t round);
 
+/* Prompts that part around snapshots at many heights, each followed by its next turn; in the row's own set. */
+const matrix_set *matrix_branches(matrix *m, uint64_t round);
+
 /* ---- matrix_crowd.c */
 bool matrix_watch(void *arg, const char *id, int32_t sample, uint32_t position, float *logits);
 /* Room for the entries of one run, zero. */
@@ -155,15 +158,21 @@ void matrix_enter_neighbour(matrix *m, matrix_entry *entry, uint32_t longest);
 bool matrix_run(matrix *m, di_engine *engine, matrix_entry *entries, uint32_t count);
 /* All requests of a set: at once, or one after the other. */
 bool matrix_run_set(matrix *m, di_engine *engine, const matrix_set *set, bool at_once);
+uint64_t matrix_counter(const di_engine *engine, di_counter_id id);
 /* A few steps, so that the engine plans by what it has measured. */
 bool matrix_warm(matrix *m, di_engine *engine);
 
-/* ---- matrix_rows.c, matrix_state_rows.c: one round of a row; false when stopped or failed */
+/* ---- matrix_disk_rows.c */
+/* The set twice on an engine that keeps state on disk and none in memory. */
+bool matrix_run_disk_tier(matrix *m, const matrix_set *set);
+
+/* ---- matrix_rows.c, matrix_state_rows.c, matrix_disk_rows.c: one round of a row; false when stopped or failed */
 bool matrix_neighbours(matrix *m, uint64_t round); /* T1 */
 bool matrix_kernels(matrix *m, uint64_t round);    /* T2 */
 bool matrix_chunks(matrix *m, uint64_t round);     /* T3 */
 bool matrix_cache(matrix *m, uint64_t round);      /* T4 */
 bool matrix_preempt(matrix *m, uint64_t round);    /* T5 */
+bool matrix_restarts(matrix *m, uint64_t round);   /* T6 */
 bool matrix_threads(matrix *m, uint64_t round);    /* T9 */
 bool matrix_isas(matrix *m, uint64_t round);       /* T10 */
 bool matrix_padding(matrix *m, uint64_t round);    /* T11 */

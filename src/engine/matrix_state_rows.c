@@ -33,7 +33,7 @@ static bool add_turn(matrix *m, di_engine *engine, matrix_set *set, uint32_t ind
 
 /* For each height H: a prompt of H + 1 tokens, which leaves a snapshot at H; prompts that go on differently after
  * H - 1, H and H + 1 tokens; and the next turn. */
-static const matrix_set *record_branches(matrix *m, uint64_t round) {
+const matrix_set *matrix_branches(matrix *m, uint64_t round) {
     int32_t base[260];
     matrix_set *set = matrix_new_set(m);
     matrix_reseed(m, round, 4);
@@ -52,31 +52,25 @@ static const matrix_set *record_branches(matrix *m, uint64_t round) {
     return matrix_stopped(m) || !set->count ? NULL : set;
 }
 
-static uint64_t counter(const di_engine *engine, di_counter_id id) {
-    return di_counter(di_engine_metrics(engine), id);
-}
-
 static const char no_hit[] = "no prompt was found in the cache, so nothing was tested";
 
 /* One case on an open engine; it must find something in the cache. */
 static bool run_cached(matrix *m, di_engine *engine, const matrix_set *set, bool at_once) {
-    uint64_t before = counter(engine, DI_COUNT_CACHE_HITS);
+    uint64_t before = matrix_counter(engine, DI_COUNT_CACHE_HITS);
     bool ok = matrix_run_set(m, engine, set, at_once);
-    matrix_expect(m, counter(engine, DI_COUNT_CACHE_HITS) > before, no_hit);
+    matrix_expect(m, matrix_counter(engine, DI_COUNT_CACHE_HITS) > before, no_hit);
     return ok;
 }
 
-static bool run_evicting(matrix *m, const matrix_set *set, uint64_t bytes) {
-    char limit[24];
-    snprintf(limit, sizeof limit, "%llu", (unsigned long long)bytes);
-    di_engine *engine = matrix_open(m, MATRIX_NO_TIES, false, MATRIX_OVERRIDES("cache-ram", limit));
+static bool run_evicting(matrix *m, const matrix_set *set, const char *bytes) {
+    di_engine *engine = matrix_open(m, MATRIX_NO_TIES, false, MATRIX_OVERRIDES("cache-ram", bytes));
     bool ok = engine && matrix_run_set(m, engine, set, false) && run_cached(m, engine, set, false);
     di_close(engine);
     return ok;
 }
 
 static bool cache_branches(matrix *m, uint64_t round) {
-    const matrix_set *set = record_branches(m, round);
+    const matrix_set *set = matrix_branches(m, round);
     di_engine *engine = set ? matrix_open(m, MATRIX_NO_TIES, false, MATRIX_OVERRIDES("cache-ram", "256M")) : NULL;
     bool ok = engine != NULL;
     if (ok && matrix_begin(m, "T4", "one before, at and one after a snapshot")) ok = run_cached(m, engine, set, false);
@@ -87,7 +81,10 @@ static bool cache_branches(matrix *m, uint64_t round) {
         held = (uint64_t)atomic_load_explicit(&di_engine_metrics(engine)->gauges[DI_GAUGE_CACHE_BYTES],
                                               memory_order_relaxed);
     di_close(engine);
-    if (ok && matrix_begin(m, "T4", "after eviction and rebuild")) ok = run_evicting(m, set, held / 6 + 1);
+    char few[24];
+    snprintf(few, sizeof few, "%llu", (unsigned long long)(held / 6 + 1));
+    if (ok && matrix_begin(m, "T4", "after eviction and rebuild")) ok = run_evicting(m, set, few);
+    if (ok && matrix_begin(m, "T4", "from disk alone")) ok = matrix_run_disk_tier(m, set);
     return ok;
 }
 
@@ -183,10 +180,10 @@ static bool interrupt_all(matrix *m, const matrix_set *set, const char *way, di_
         char name[96];
         snprintf(name, sizeof name, "%s %s", way, groups[g].when);
         if (!matrix_begin(m, "T5", name)) continue;
-        uint64_t before = counter(engine, evidence);
-        for (uint32_t i = 0; ok && i < ATTEMPTS && counter(engine, evidence) == before; i++)
+        uint64_t before = matrix_counter(engine, evidence);
+        for (uint32_t i = 0; ok && i < ATTEMPTS && matrix_counter(engine, evidence) == before; i++)
             ok = interrupt_group(m, engine, set, g);
-        matrix_expect(m, counter(engine, evidence) > before, no_preemption);
+        matrix_expect(m, matrix_counter(engine, evidence) > before, no_preemption);
     }
     di_close(engine);
     return ok;
@@ -221,9 +218,9 @@ static bool run_out_of_pages(matrix *m, const matrix_set *set, di_counter_id evi
     di_engine *engine = matrix_open(
         m, MATRIX_NO_TIES, false,
         MATRIX_OVERRIDES("context", context, "kv-ram", "1", "swap-ram", swap, "cache-ram", "0", "max-seqs", "16"));
-    uint64_t before = engine ? counter(engine, evidence) : 0;
+    uint64_t before = engine ? matrix_counter(engine, evidence) : 0;
     bool ok = engine && matrix_run_set(m, engine, set, true);
-    if (ok) matrix_expect(m, counter(engine, evidence) > before, no_preemption);
+    if (ok) matrix_expect(m, matrix_counter(engine, evidence) > before, no_preemption);
     di_close(engine);
     return ok;
 }
