@@ -458,3 +458,15 @@ bool di_config_is_set(const di_config *config, di_config_id id) {
 di_config_source di_config_source_of(const di_config *config, di_config_id id) {
     return config->values[id].source;
 }
+
+bool di_config_state_home(di_text *path) {
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    if (state && state[0] == '/') {
+        di_text_puts(path, state);
+    } else if (home && home[0] == '/') {
+        di_text_printf(path, "%s/.local/state", home);
+    } else {
+        return false;
+    }
+    return true;
+}

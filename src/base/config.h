@@ -74,6 +74,10 @@ bool di_config_is(const di_config *config, di_config_id id, const char *text);
 bool di_config_is_set(const di_config *config, di_config_id id); /* by file, environment or flag */
 di_config_source di_config_source_of(const di_config *config, di_config_id id);
 
+/* Appends where this user's programs keep their state: $XDG_STATE_HOME if it is an absolute path, else
+ * $HOME/.local/state. False when the environment has neither. */
+bool di_config_state_home(di_text *path);
+
 /* Markdown for docs/configuration.md. */
 void di_config_write_markdown(di_text *out);
 /* Help lines of the given groups (space-separated), aligned. */

@@ -83,6 +83,23 @@ static di_status read_flag(const di_command *command, int count, char **argument
     return di_config_set(cli->config, row->name, value, DI_CONFIG_FLAG, error);
 }
 
+static di_status read_subcommand(const char *word, const di_command *command, di_cli *cli, di_error *error) {
+    size_t count = 0;
+    di_text list = {0};
+    for (; command->words[count]; count++) {
+        if (strcmp(command->words[count], word) == 0) cli->word = command->words[count];
+        di_text_printf(&list, "%s%s", count ? ", " : "", command->words[count]);
+    }
+    di_status status = DI_OK;
+    const char *near = di_nearest_name(word, command->words, count);
+    if (!cli->word)
+        status = di_fail(error, DI_ERR_USAGE, "command", "there is no \"%s %.60s\"%s%s%s; there are: %s", command->name,
+                         word, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "",
+                         list.data ? list.data : "");
+    di_text_free(&list);
+    return status;
+}
+
 static di_status read_word(const char *word, di_cli *cli, di_arguments *parsed, bool *topic, di_error *error) {
     if (!parsed->command && !*topic) {
         *topic = strcmp(word, "help") == 0;
@@ -94,6 +111,7 @@ static di_status read_word(const char *word, di_cli *cli, di_arguments *parsed, 
         parsed->topic = word;
         return DI_OK;
     }
+    if (!*topic && parsed->command->words && !cli->word) return read_subcommand(word, parsed->command, cli, error);
     if (!*topic && !cli->model) {
         cli->model = word;
         return DI_OK;
@@ -126,7 +144,8 @@ di_status di_parse_arguments(int count, char **arguments, di_cli *cli, di_argume
     }
     if (topic && !parsed->topic) parsed->help = true;
     if (!parsed->command && !parsed->help && !parsed->topic && !parsed->version)
-        return di_fail(error, DI_ERR_USAGE, "command",
-                       "which command? chat, generate, score, tokenize, inspect, verify; deepinfer --help tells more");
+        return di_fail(
+            error, DI_ERR_USAGE, "command",
+            "which command? chat, generate, score, tokenize, inspect, verify, cache; deepinfer --help tells more");
     return DI_OK;
 }

@@ -19,7 +19,8 @@ enum { DI_EXIT_OK = 0, DI_EXIT_FAILED = 1, DI_EXIT_USAGE = 2, DI_EXIT_INTERRUPTE
 
 typedef struct di_cli {
     di_config *config;
-    const char *model; /* positional MODEL; NULL = not given */
+    const char *word;  /* "list" of `cache list DIR`, for commands that have such words */
+    const char *model; /* positional MODEL, or DIR of `cache`; NULL = not given */
     di_log *log;
     bool quiet;
     int interrupt; /* descriptor that becomes readable on SIGINT, -1 until di_cli_catch_interrupts */
@@ -27,16 +28,17 @@ typedef struct di_cli {
 
 typedef struct di_command {
     const char *name;
-    const char *summary; /* one line for the list of commands */
-    const char *usage;   /* what follows the name: "[MODEL] [options]" */
-    const char *text;    /* what it does, a few lines */
-    const char *example; /* one or two lines */
-    const char *groups;  /* groups of options it takes, most important first; "common" and "limits" always are */
+    const char *summary;      /* one line for the list of commands */
+    const char *usage;        /* what follows the name: "[MODEL] [options]" */
+    const char *text;         /* what it does, a few lines */
+    const char *example;      /* one or two lines */
+    const char *const *words; /* names that may follow the command's own, one of them must; NULL = none */
+    const char *groups;       /* groups of options it takes, most important first; "common" and "limits" always are */
     int (*run)(di_cli *cli);
 } di_command;
 
 extern const di_command di_command_chat, di_command_generate, di_command_score, di_command_tokenize, di_command_inspect,
-    di_command_verify;
+    di_command_verify, di_command_cache;
 
 const di_command *const *di_commands(size_t *count);
 
@@ -46,6 +48,8 @@ const di_command *const *di_commands(size_t *count);
 int di_cli_report(const di_error *error);
 /* A line for a person, not with --quiet. */
 void di_cli_note(const di_cli *cli, const char *format, ...) DI_PRINTF(2, 3);
+/* "29.28 MB", "510.29 GB"; returns out. */
+const char *di_cli_size_text(uint64_t bytes, char out[32]);
 /* Writes to stdout and flushes; a failed write (full disk) is an error. */
 di_status di_cli_write(const char *bytes, size_t length, di_error *error);
 /* {"id": id, "line": line, "error": {...}}\n; id may be NULL. */

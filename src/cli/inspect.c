@@ -49,19 +49,6 @@ static const char *grouped(uint64_t value, char out[32]) {
     return out;
 }
 
-/* "29.28 MB", "510.29 GB" */
-static const char *size_text(uint64_t bytes, char out[32]) {
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    double value = (double)bytes;
-    size_t unit = 0;
-    while (value >= 1000 && unit + 1 < sizeof units / sizeof units[0]) {
-        value /= 1000;
-        unit++;
-    }
-    snprintf(out, 32, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-    return out;
-}
-
 static void count_modes(const di_model_config *config, uint32_t counts[4]) {
     memset(counts, 0, 4 * sizeof counts[0]);
     for (uint32_t i = 0; i < config->num_hidden_layers; i++) counts[config->layers[i].mode]++;
@@ -134,7 +121,8 @@ static void write_budget(const inspection *in, di_text *out) {
 
 static void write_memory(di_text *out, const char *label, uint64_t bytes, const char *remark) {
     char number[32], size[32];
-    di_text_printf(out, "  %-22s %17s  %10s  %s\n", label, grouped(bytes, number), size_text(bytes, size), remark);
+    di_text_printf(out, "  %-22s %17s  %10s  %s\n", label, grouped(bytes, number), di_cli_size_text(bytes, size),
+                   remark);
 }
 
 static void write_plan(const inspection *in, di_text *out) {
@@ -151,7 +139,7 @@ static void write_plan(const inspection *in, di_text *out) {
     write_memory(out, "step buffers", p->step, "");
     write_memory(out, "kernel workspace", p->workspace, "");
     write_memory(out, "program", p->program, "code, tokenizer, threads");
-    snprintf(remark, sizeof remark, "%s of it private", size_text(p->private_bytes, number));
+    snprintf(remark, sizeof remark, "%s of it private", di_cli_size_text(p->private_bytes, number));
     write_memory(out, "= all", p->total, remark);
     if (p->unused) write_memory(out, "not loaded", p->unused, "draft head, vision");
 }
@@ -161,14 +149,15 @@ static void write_machine(const inspection *in, di_text *out) {
     const di_memory_plan *p = &in->plan;
     char a[32], b[32], c[32];
     di_text_printf(out, "\nThis machine: %d cores, %s memory, %s available, %s disk free\n", m->cores,
-                   size_text(m->memory, a), size_text(m->available, b), size_text(m->disk_free, c));
+                   di_cli_size_text(m->memory, a), di_cli_size_text(m->available, b),
+                   di_cli_size_text(m->disk_free, c));
     if (m->available == 0) {
         di_text_puts(out, "  how much memory is available is not known\n");
     } else if (p->fits) {
         di_text_printf(out, "  the plan fits; there is room for %" PRIu64 " sequences of %u positions\n",
                        p->sequences_that_fit, p->context);
     } else {
-        di_text_printf(out, "  the plan needs %s more; ", size_text(p->total - m->available, a));
+        di_text_printf(out, "  the plan needs %s more; ", di_cli_size_text(p->total - m->available, a));
         if (p->sequences_that_fit)
             di_text_printf(out, "there is room for %" PRIu64 " sequences of %u positions\n", p->sequences_that_fit,
                            p->context);
@@ -448,7 +437,7 @@ static int report_faults(const inspection *in) {
     char what[160], size[32];
     snprintf(what, sizeof what, "the checkpoint has %zu fault%s:", in->fault_count, in->fault_count == 1 ? "" : "s");
     report_lines(&in->faults, what);
-    snprintf(what, sizeof what, "%s of data are missing:", size_text(in->missing_bytes, size));
+    snprintf(what, sizeof what, "%s of data are missing:", di_cli_size_text(in->missing_bytes, size));
     report_lines(&in->missing, what);
     return in->fault_count || in->missing_bytes ? DI_EXIT_FAILED : DI_EXIT_OK;
 }

@@ -22,6 +22,18 @@ void di_cli_note(const di_cli *cli, const char *format, ...) {
     fprintf(stderr, "%s%s", text, length && text[length - 1] == '\n' ? "" : "\n");
 }
 
+const char *di_cli_size_text(uint64_t bytes, char out[32]) {
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 1000 && unit + 1 < sizeof units / sizeof units[0]) {
+        value /= 1000;
+        unit++;
+    }
+    snprintf(out, 32, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return out;
+}
+
 di_status di_cli_write(const char *bytes, size_t length, di_error *error) {
     if (fwrite(bytes, 1, length, stdout) == length && fflush(stdout) == 0) return DI_OK;
     return di_fail_errno(error, DI_ERR_IO, NULL, errno, "cannot write to standard output");

@@ -10,7 +10,7 @@ import time
 import common
 from common import Case, NANO, TINY, environment, run
 
-COMMANDS = ("chat", "generate", "score", "tokenize", "inspect", "verify")
+COMMANDS = ("chat", "generate", "score", "tokenize", "inspect", "verify", "cache")
 
 
 class Help(Case):
