@@ -1,5 +1,6 @@
 /* chat.c - a conversation on a terminal or from a pipe. */
 #include "cli/chat.h"
+#include "cli/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ typedef struct chat {
     bool terminal, colour; /* a person types; stdout is a terminal */
     bool failed, stopped;  /* an answer failed; the last answer was stopped by Ctrl-C */
     uint64_t last_seed;
+    di_session *session; /* NULL: the conversation is not kept */
 } chat;
 
 /* ---------------------------------------------------------------- messages */
@@ -47,6 +49,71 @@ static di_status reset(chat *c, di_error *error) {
     if (!c->messages) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the conversation");
     const char *system = di_config_text(c->cli->config, DI_OPT_SYSTEM);
     return system[0] ? add_message(c, DI_ROLE_SYSTEM, system, strlen(system), error) : DI_OK;
+}
+
+/* ---------------------------------------------------------------- sessions */
+
+static di_status add_kept_message(void *arg, di_role role, const char *text, size_t length, di_error *error) {
+    return add_message(arg, role, text, length, error);
+}
+
+/* What is lost with a state is only time. */
+static void load_state(chat *c) {
+    di_error error = {0};
+    size_t positions = 0;
+    di_status status = di_load_state(c->engine, di_session_state_path(c->session), NULL, &positions, &error);
+    if (status != DI_OK && status != DI_ERR_NOT_FOUND)
+        di_cli_note(c->cli, "%s; the conversation is computed again", error.message);
+}
+
+static di_status resume(chat *c, di_error *error) {
+    const char *system = di_config_text(c->cli->config, DI_OPT_SYSTEM);
+    const char *name = di_config_text(c->cli->config, DI_OPT_SESSION);
+    di_status status = di_session_open(c->cli->config, name, &c->session, error);
+    if (status != DI_OK) return status;
+    size_t fresh = c->count; /* a system message, perhaps */
+    c->count = 0;
+    status = di_session_read(c->session, add_kept_message, c, error);
+    if (status != DI_OK) return status;
+    if (!c->count) {
+        c->count = fresh;
+        return DI_OK;
+    }
+    const di_message *first = c->messages;
+    if (system[0] && (first->role != DI_ROLE_SYSTEM || strcmp(first->content->text, system) != 0))
+        di_cli_note(c->cli, "the session has a system message of its own; --system is not used");
+    load_state(c);
+    di_cli_note(c->cli, "session %s: %zu messages", name, c->count);
+    return DI_OK;
+}
+
+/* The state at the end of what the next prompt will begin with. Nothing found: the cache is off or too small. */
+static void save_state(chat *c) {
+    di_prompt prompt;
+    di_ids ids = {0};
+    di_error error = {0};
+    di_conversation conversation = {.messages = c->messages, .count = c->count};
+    di_arena_reset(c->turn);
+    di_status status = di_recipe_render(&c->recipe, &conversation, &c->options, c->turn, &prompt, &error);
+    if (status == DI_OK) status = di_recipe_encode(di_engine_tokenizer(c->engine), &prompt, &ids, &error);
+    if (status == DI_OK)
+        status = di_save_state(c->engine, ids.data, ids.count, NULL, di_session_state_path(c->session), NULL, &error);
+    if (status != DI_OK && status != DI_ERR_NOT_FOUND) di_cli_note(c->cli, "%s", error.message);
+    di_ids_free(&ids);
+}
+
+/* A conversation that cannot be kept goes on all the same; the exit code tells. */
+static void keep(chat *c) {
+    di_error error = {0};
+    if (!c->session) return;
+    if (di_session_write(c->session, c->messages, c->count, &error) != DI_OK) {
+        c->failed = true;
+        di_cli_report(&error);
+    } else if (c->count) {
+        save_state(c);
+    } else {
+        unlink(di_session_state_path(c->session));
+    }
 }
 
 /* ---------------------------------------------------------------- answers */
@@ -161,6 +228,7 @@ static di_status answer_to(chat *c, const char *text, size_t length, di_error *e
         status = add_message(c, DI_ROLE_ASSISTANT, a.content.data, a.content.length, error);
     else
         c->count = before;
+    if (status == DI_OK && c->count > before) keep(c);
     di_request_free(request);
     di_text_free(&a.reasoning);
     di_text_free(&a.content);
@@ -203,7 +271,10 @@ static bool command(chat *c, const char *line, di_error *error) {
     if (strncmp(line, "/help", name) == 0 && name == 5) {
         di_cli_note(c->cli, "%s", commands_text);
     } else if (strncmp(line, "/reset", name) == 0 && name == 6) {
-        if (reset(c, error) == DI_OK) di_cli_note(c->cli, "the conversation begins anew");
+        if (reset(c, error) == DI_OK) {
+            keep(c);
+            di_cli_note(c->cli, "the conversation begins anew");
+        }
     } else if (strncmp(line, "/seed", name) == 0 && name == 5) {
         set_seed(c, value);
     } else if (strncmp(line, "/think", name) == 0 && name == 6) {
@@ -284,17 +355,22 @@ static int run(di_cli *cli) {
     if (status == DI_OK) status = di_cli_recipe(cli, c.engine, &c.recipe, &c.options, &error);
     if (status == DI_OK) status = di_cli_sampling(cli, c.engine, c.arena, &c.sampling, &error);
     if (status == DI_OK) status = reset(&c, &error);
+    if (status == DI_OK && di_config_is_set(cli->config, DI_OPT_SESSION)) status = resume(&c, &error);
     int code;
     if (status != DI_OK) {
         code = di_cli_report(&error);
     } else if (di_config_is_set(cli->config, DI_OPT_PROMPT)) {
         const char *prompt = di_config_text(cli->config, DI_OPT_PROMPT);
         status = answer_to(&c, prompt, strlen(prompt), &error);
-        code = status != DI_OK ? di_cli_report(&error) : c.stopped ? DI_EXIT_INTERRUPTED : DI_EXIT_OK;
+        code = status != DI_OK ? di_cli_report(&error)
+               : c.stopped     ? DI_EXIT_INTERRUPTED
+               : c.failed      ? DI_EXIT_FAILED
+                               : DI_EXIT_OK;
     } else {
         code = converse(&c);
     }
     di_close(c.engine);
+    di_session_close(c.session);
     di_arena_free(c.arena);
     di_arena_free(c.conversation);
     di_arena_free(c.turn);
@@ -306,7 +382,7 @@ const di_command di_command_chat = {
     .summary = "a conversation on a terminal or from a pipe",
     .usage = "[MODEL] [options]",
     .text = "Every line is a message of one conversation; /help lists the commands inside.\n"
-            "Ctrl-C stops an answer. With --prompt it answers once.",
+            "Ctrl-C stops an answer. --prompt answers once, --session keeps and resumes it.",
     .example = "  deepinfer chat\n"
                "  echo \"I would like to book a table.\" | deepinfer chat --temperature 0\n",
     .groups = "chat json input sampling",

@@ -24,7 +24,7 @@ static di_status check_members(const di_json *request, di_error *error) {
     return DI_OK;
 }
 
-static di_status encode(const di_tokenizer *tokenizer, const di_prompt *rendered, di_ids *ids, di_error *error) {
+di_status di_recipe_encode(const di_tokenizer *tokenizer, const di_prompt *rendered, di_ids *ids, di_error *error) {
     di_status status = DI_OK;
     for (size_t i = 0; i < rendered->count && status == DI_OK; i++) {
         const di_segment *segment = &rendered->request[i];
@@ -57,7 +57,7 @@ static di_status render(const di_engine *engine, di_arena *arena, const char *js
     if (status == DI_OK) status = di_recipe_render(&recipe, &conversation, &options, arena, &rendered, error);
     if (status != DI_OK) return status;
     di_ids ids = {0};
-    status = encode(tokenizer, &rendered, &ids, error);
+    status = di_recipe_encode(tokenizer, &rendered, &ids, error);
     if (status != DI_OK) {
         di_ids_free(&ids);
         return status;

@@ -128,6 +128,9 @@ typedef struct di_prompt {
 di_status di_recipe_render(const di_recipe *recipe, const di_conversation *conversation,
                            const di_recipe_options *options, di_arena *arena, di_prompt *prompt, di_error *error);
 
+/* The prompt's token ids, appended to *ids (which the caller frees, also after a failure). */
+di_status di_recipe_encode(const di_tokenizer *tokenizer, const di_prompt *prompt, di_ids *ids, di_error *error);
+
 /* ---------------------------------------------------------------------------------------------- output */
 
 /* Splits output into reasoning and content at the control id </think>; text that only spells it is text. Line breaks
