@@ -89,7 +89,8 @@ _PROGRAM_ONLY = frozenset(["model", "quiet", "log-level"])
 
 def known_options() -> Dict[str, str]:
     """Keyword names that an engine takes, with the option's name in the library."""
-    library, names, index = _library.load(), {}, 0
+    names: Dict[str, str] = {}
+    library, index = _library.load(), 0
     while True:
         name = library.di_option_name(index)
         if name is None:

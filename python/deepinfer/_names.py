@@ -19,7 +19,7 @@ def strict_names(what: str) -> Callable[[_Class], _Class]:
     """Decorator of a class: unknown keyword names of its constructor are a TypeError that names the nearest."""
 
     def decorate(cls: _Class) -> _Class:
-        plain: Any = cls.__init__
+        plain: Any = vars(cls)["__init__"]
         known = [name for name in inspect.signature(plain).parameters if name != "self"]
 
         @functools.wraps(plain)

@@ -185,7 +185,8 @@ class Running:
         if self.was_cancelled:
             self.fail(EngineError("the request was cancelled before it began", "cancelled"))
             return True
-        job, kept, error = self.job, [], Error()
+        kept: List[Any] = []
+        job, error = self.job, Error()
         params = _library.RequestParams()
         self.engine.library.di_request_params_default(byref(params))
         segment = _library.Segment()

@@ -4,7 +4,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import Any, AsyncIterator, Dict, List, Optional, Sequence
+from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence, TypeVar
 
 from ._inputs import Message, Prompt
 from ._requests import Runner, Running
@@ -17,6 +17,7 @@ from .tokenizer import Tokenizer
 __all__ = ["AsyncLLM"]
 
 _WAIT_MS = 10
+_Result = TypeVar("_Result")
 
 
 class _Watched:
@@ -253,5 +254,5 @@ def _raise_failure(running: Running) -> None:
         raise failure
 
 
-async def _in_thread(work: Any) -> Any:
+async def _in_thread(work: Callable[[], _Result]) -> _Result:
     return await asyncio.get_running_loop().run_in_executor(None, work)

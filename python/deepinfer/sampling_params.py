@@ -21,9 +21,10 @@ def _wrong(name: str, message: str) -> ParameterError:
 def _integer(name: str, value: Any, low: int, high: int, note: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise _wrong(name, f"must be an integer in {low} .. {high}{note}, not {value}")
-    return int(value)
+    number = int(value)
+    if not low <= number <= high:
+        raise _wrong(name, f"must be an integer in {low} .. {high}{note}, not {number}")
+    return number
 
 
 def _number(name: str, value: Any, allowed: Callable[[float], bool], range_text: str) -> float:

@@ -30,10 +30,10 @@ def environment(**more):
     return common.environment(**{**ours, **more})
 
 
-def python(code, *arguments, **more):
+def python(code, *arguments, timeout=120, **more):
     """Runs code in an interpreter of its own; the finished process."""
     return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=environment(**more), stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, timeout=120, text=True)
+                          stderr=subprocess.PIPE, timeout=timeout, text=True)
 
 
 def prepare():

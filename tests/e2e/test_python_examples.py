@@ -3,6 +3,7 @@
 # labels: long
 import subprocess
 import sys
+import unittest
 
 import common
 import python_case
@@ -10,6 +11,7 @@ import python_case
 python_case.prepare()
 
 
+@unittest.skipIf(python_case.sanitized(), "the other tests do the same with a smaller model")
 class Examples(common.Case):
     def example(self, name, *arguments):
         done = subprocess.run([sys.executable, str(common.ROOT / "examples" / name), *arguments], env=python_case.environment(PYTHONIOENCODING="utf-8"),
