@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #ifdef DI_POISON
 #define POISON(memory, size) memset(memory, 0xA5, size)
@@ -30,6 +32,13 @@
 #endif
 
 enum { BLOCK_ALIGNMENT = 64, DEFAULT_ALIGNMENT = 16, DEFAULT_BLOCK = 64 * 1024 };
+/* Aligned memory from this size on is mapped: freed, it goes back to the system at once and leaves no hole in the heap,
+ * and what is never written takes none. The sanitizer watches the heap only. */
+#ifdef ARENA_ASAN
+static const size_t map_from = SIZE_MAX;
+#else
+static const size_t map_from = 256 * 1024;
+#endif
 
 typedef struct block {
     struct block *next;
@@ -151,16 +160,39 @@ size_t di_arena_bytes(const di_arena *arena) {
     return arena->bytes;
 }
 
+/* In the 64 bytes before aligned memory. */
+typedef struct aligned_head {
+    size_t mapped; /* bytes of the mapping; 0 = from the heap */
+    unsigned char fill[BLOCK_ALIGNMENT - sizeof(size_t)];
+} aligned_head;
+
+static size_t round_up(size_t bytes, size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
 void *di_aligned_alloc(size_t count, size_t size) {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
-    if (bytes == 0) bytes = 1;
-    size_t rounded = (bytes + BLOCK_ALIGNMENT - 1) & ~(size_t)(BLOCK_ALIGNMENT - 1);
-    void *memory = aligned_alloc(BLOCK_ALIGNMENT, rounded);
-    if (memory) memset(memory, 0, rounded);
-    return memory;
+    bytes = round_up(bytes + (bytes == 0), BLOCK_ALIGNMENT) + sizeof(aligned_head);
+    aligned_head *head;
+    if (bytes >= map_from) {
+        bytes = round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
+        head = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (head == MAP_FAILED) return NULL;
+        head->mapped = bytes;
+    } else {
+        head = aligned_alloc(BLOCK_ALIGNMENT, bytes);
+        if (!head) return NULL;
+        memset(head, 0, bytes);
+    }
+    return head + 1;
 }
 
 void di_aligned_free(void *memory) {
-    free(memory);
+    if (!memory) return;
+    aligned_head *head = (aligned_head *)memory - 1;
+    if (head->mapped)
+        munmap(head, head->mapped);
+    else
+        free(head);
 }

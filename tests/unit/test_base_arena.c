@@ -6,7 +6,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -96,6 +98,41 @@ static void test_helpers(void **state) {
     di_aligned_free(memory);
 }
 
+static size_t resident(void) {
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long pages = 0, all;
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu %lu", &all, &pages), 2);
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Large memory: cleared, aligned, costs nothing before it is written and nothing after it is freed. */
+static void test_large(void **state) {
+    (void)state;
+    enum { SIZE = 48 << 20, ROUNDS = 4 };
+    size_t before = resident();
+    unsigned char *kept[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        unsigned char *memory = di_aligned_alloc(SIZE, 1);
+        assert_non_null(memory);
+        assert_int_equal((uintptr_t)memory % 64, 0);
+        for (size_t at = 0; at < SIZE; at += 4096) assert_int_equal(memory[at], 0);
+        memset(memory, 0xff, SIZE);
+        kept[i] = di_aligned_alloc(5000, 1); /* would keep a heap from shrinking */
+        assert_non_null(kept[i]);
+        di_aligned_free(memory);
+    }
+    unsigned char *unused = di_aligned_alloc(SIZE, 1);
+    assert_non_null(unused);
+#ifndef DI_POISON /* a sanitizer keeps freed memory back */
+    assert_in_range(resident(), 0, before + (16 << 20));
+#endif
+    (void)before;
+    di_aligned_free(unused);
+    for (int i = 0; i < ROUNDS; i++) di_aligned_free(kept[i]);
+}
+
 #ifdef DI_POISON
 static void test_poison(void **state) {
     (void)state;
@@ -113,9 +150,8 @@ static void test_poison(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_helpers),
+        cmocka_unit_test(test_pieces),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_helpers), cmocka_unit_test(test_large),
 #ifdef DI_POISON
         cmocka_unit_test(test_poison),
 #endif
