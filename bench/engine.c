@@ -336,8 +336,9 @@ static bool neighbour(bench *b) {
         quiet[round] = r.tokens_per_s;
         pid_t child = fork();
         if (child < 0) return false;
-        for (volatile int i = 0; child == 0; i++) {
-        }
+        if (child == 0)
+            for (volatile int i = 0;; i++) {
+            }
         bool good = decode(b, 1, &r);
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);

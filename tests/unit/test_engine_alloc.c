@@ -41,7 +41,7 @@ enum { PLACES = 8, DEPTH = 16 };
 
 static atomic_bool counting;
 static atomic_uint counted;
-static _Thread_local bool excluded; /* the reader, and this file while it looks around */
+static _Thread_local bool excluded __attribute__((unused)); /* the reader, and this file while it looks around */
 static void *places[PLACES][DEPTH];
 static int depths[PLACES];
 

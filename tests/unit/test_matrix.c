@@ -126,7 +126,7 @@ static unsigned zero_indexers(const di_folder *folder, const char *shard) {
     for (const di_json *tensor = root->first; tensor; tensor = tensor->next) {
         if (!strstr(tensor->key, "indexer.weights_proj")) continue;
         const di_json *offsets = di_json_get(tensor, "data_offsets");
-        uint64_t from, to;
+        uint64_t from = 0, to = 0;
         assert_true(offsets && di_json_uint64(offsets->first, &from) && di_json_uint64(offsets->first->next, &to));
         char *zeros = calloc(1, to - from);
         di_folder_poke(folder, shard, 8 + header + from, zeros, to - from);
