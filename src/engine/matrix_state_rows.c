@@ -76,13 +76,12 @@ static bool cache_branches(matrix *m, uint64_t round) {
     if (ok && matrix_begin(m, "T4", "one before, at and one after a snapshot")) ok = run_cached(m, engine, set, false);
     if (ok && matrix_begin(m, "T4", "the same prompts again")) ok = run_cached(m, engine, set, false);
     if (ok && matrix_begin(m, "T4", "the same prompts at once")) ok = run_cached(m, engine, set, true);
-    uint64_t held = 0;
+    int64_t held = 0;
     if (engine)
-        held = (uint64_t)atomic_load_explicit(&di_engine_metrics(engine)->gauges[DI_GAUGE_CACHE_BYTES],
-                                              memory_order_relaxed);
+        held = atomic_load_explicit(&di_engine_metrics(engine)->gauges[DI_GAUGE_CACHE_BYTES], memory_order_relaxed);
     di_close(engine);
     char few[24];
-    snprintf(few, sizeof few, "%llu", (unsigned long long)(held / 6 + 1));
+    snprintf(few, sizeof few, "%lld", (long long)held / 6 + 1);
     if (ok && matrix_begin(m, "T4", "after eviction and rebuild")) ok = run_evicting(m, set, few);
     if (ok && matrix_begin(m, "T4", "from disk alone")) ok = matrix_run_disk_tier(m, set);
     return ok;
