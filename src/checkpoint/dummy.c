@@ -246,6 +246,7 @@ static bool map(maker *m) {
     shard->file_bytes = shard->header.data_end;
     for (size_t i = 0; i < shard->header.count; i++) {
         const di_shard_entry *entry = &shard->header.entries[i];
+        /* cppcheck-suppress leakReturnValNotUsed ; the result is a status */
         if (filled_bytes(entry->tensor.name, entry->tensor.bytes) < entry->tensor.bytes && !repeat(m, entry))
             return false;
     }
