@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Completes a batch of prompts and answers two conversations: offline.py [MODEL]"""
+
 import sys
 
 from deepinfer import LLM, SamplingParams
@@ -23,7 +24,9 @@ def main() -> None:
         for output in llm.chat(CONVERSATIONS, SamplingParams(temperature=0, max_tokens=64)):
             print(f"answer: {output.outputs[0].text!r} ({output.usage.completion_tokens} tokens)")
 
-        for piece in llm.stream(messages=CONVERSATIONS[0], sampling_params=SamplingParams(temperature=0, max_tokens=64)):
+        for piece in llm.stream(
+            messages=CONVERSATIONS[0], sampling_params=SamplingParams(temperature=0, max_tokens=64)
+        ):
             print(piece.text, end="", flush=True)
         print()
 

@@ -1,7 +1,8 @@
-"""Makes the wheel of the Python package (PEP 517 and 660): the package, the library that `make` built, the embedded model.
+"""Makes the wheel of the Python package (PEP 517 and 660): package, library that `make` built, embedded model.
 
 The library comes from build/release of the source tree, or from the folder that `--config-settings build=FOLDER` names.
 """
+
 import base64
 import hashlib
 import pathlib

@@ -1,11 +1,12 @@
 """deepinfer: inference for DeepSeek-V4.1-Flash - fast, and the same bits every time.
 
-    from deepinfer import LLM, SamplingParams
+from deepinfer import LLM, SamplingParams
 
-    with LLM() as llm:
-        for output in llm.generate(["Hello", "I would like"], SamplingParams(max_tokens=20)):
-            print(output.outputs[0].text)
+with LLM() as llm:
+    for output in llm.generate(["Hello", "I would like"], SamplingParams(max_tokens=20)):
+        print(output.outputs[0].text)
 """
+
 from ._engine import ModelInfo
 from ._library import library_version
 from ._version import __version__
@@ -17,6 +18,21 @@ from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
 
 __all__ = [
-    "AsyncLLM", "CompletionOutput", "EngineError", "LLM", "Logprob", "ModelInfo", "ParameterError", "RequestMetrics", "RequestOutput",
-    "SamplingParams", "ScoreOutput", "Stream", "StreamOutput", "Tokenizer", "Usage", "__version__", "library_version",
+    "AsyncLLM",
+    "CompletionOutput",
+    "EngineError",
+    "LLM",
+    "Logprob",
+    "ModelInfo",
+    "ParameterError",
+    "RequestMetrics",
+    "RequestOutput",
+    "SamplingParams",
+    "ScoreOutput",
+    "Stream",
+    "StreamOutput",
+    "Tokenizer",
+    "Usage",
+    "__version__",
+    "library_version",
 ]

@@ -1,4 +1,5 @@
 """One open engine of the library: life, threads, processes, and its short calls."""
+
 from __future__ import annotations
 
 import contextlib
@@ -45,7 +46,7 @@ class ChatPrompt:
 
 
 class _State:
-    """What must be given back, apart from the object that users hold, so that it can be given back after that is gone."""
+    """What must be given back. Apart from the object that users hold, because that is gone by then."""
 
     def __init__(self, library: ctypes.CDLL, handle: c_void_p) -> None:
         self.library, self.handle = library, handle
@@ -100,14 +101,14 @@ def known_options() -> Dict[str, str]:
         index += 1
 
 
-def _options(given: Mapping[str, Any], own: List[str]) -> Any:
+def _options(given: Mapping[str, Any]) -> Any:
     known = known_options()
     pairs = []
     for name, value in given.items():
         if name not in known:
             if name in _SAMPLING:
                 raise TypeError(f"{name!r} is not a parameter of LLM, but one of SamplingParams")
-            raise TypeError(f"{name!r} is not a parameter of LLM{nearest(name, [*known, *own])}")
+            raise TypeError(f"{name!r} is not a parameter of LLM{nearest(name, [*known, 'model'])}")
         if value is not None:
             text = _library.text_bytes(option_text(name, value), name)
             pairs.append(_library.Option(known[name].encode(), text))
@@ -115,21 +116,28 @@ def _options(given: Mapping[str, Any], own: List[str]) -> Any:
 
 
 class Engine:
-    """Everything that needs the library's di_engine. Methods may be called from any thread of the process that opened it."""
+    """Everything that needs the library's di_engine. Any thread of the process that opened it."""
 
-    def __init__(self, model: Optional[str], options: Mapping[str, Any], own: List[str]) -> None:
+    def __init__(self, model: Optional[str], options: Mapping[str, Any]) -> None:
         self.library = _library.load()
-        pairs, count = _options(options, own)
+        pairs, count = _options(options)
         if model is None and not os.environ.get("DEEPINFER_MODEL") and not _names_a_file(options):
             model = _library.embedded_model()
         self._state = _State(self.library, self._open(model, pairs, count))
         self._finalizer = weakref.finalize(self, self._state.close)
         raw = self.library.di_engine_info(self._state.handle).contents
         self.info = ModelInfo(
-            path=os.fsdecode(raw.path), architecture=raw.architecture.decode(), isa=raw.isa.decode(),
-            fingerprint=raw.fingerprint.decode(), profile=raw.profile.decode(), vocabulary=raw.vocabulary, context=raw.context,
-            bos_token_id=None if raw.bos_token_id == _library.NO_TOKEN else raw.bos_token_id, has_tokenizer=raw.has_tokenizer,
-            thinking_default=raw.thinking_default)
+            path=os.fsdecode(raw.path),
+            architecture=raw.architecture.decode(),
+            isa=raw.isa.decode(),
+            fingerprint=raw.fingerprint.decode(),
+            profile=raw.profile.decode(),
+            vocabulary=raw.vocabulary,
+            context=raw.context,
+            bos_token_id=None if raw.bos_token_id == _library.NO_TOKEN else raw.bos_token_id,
+            has_tokenizer=raw.has_tokenizer,
+            thinking_default=raw.thinking_default,
+        )
         self._spellings: Dict[int, str] = {}
 
     def _open(self, model: Optional[str], pairs: Any, count: int) -> c_void_p:
@@ -164,9 +172,11 @@ class Engine:
         """Refuses use after close() and in a forked process."""
         if os.getpid() != self._state.process:
             raise EngineError(
-                f"this LLM was opened by process {self._state.process} and cannot be used in process {os.getpid()}: fork() copies "
-                "none of its threads. Open an LLM in each process, after the fork, or start processes with the method 'spawn'",
-                "unsupported")
+                f"this LLM was opened by process {self._state.process} and cannot be used in process {os.getpid()}: "
+                "fork() copies none of its threads. Open an LLM in each process, after the fork, or start processes "
+                "with the method 'spawn'",
+                "unsupported",
+            )
         if self._state.closed:
             raise EngineError("this LLM is closed", "cancelled")
 
@@ -239,13 +249,21 @@ class Engine:
         with self.use() as handle:
             if self.library.di_render_chat(handle, conversation, len(conversation), byref(prompt), byref(error)):
                 _library.fail(error)
-        return ChatPrompt(self._take_ids(prompt.token_ids, prompt.token_count), prompt.in_reasoning, prompt.continued,
-                          prompt.reasoning_end_token_id)
+        return ChatPrompt(
+            self._take_ids(prompt.token_ids, prompt.token_count),
+            prompt.in_reasoning,
+            prompt.continued,
+            prompt.reasoning_end_token_id,
+        )
 
     # --------------------------------------------------------------------------------------------- evaluation
 
-    def score(self, ids: "array[int]", on_row: Optional[Callable[[int, "array[float]"], None]],
-              progress: Callable[[int], None]) -> Tuple[List[Optional[float]], List[int], int]:
+    def score(
+        self,
+        ids: "array[int]",
+        on_row: Optional[Callable[[int, "array[float]"], None]],
+        progress: Callable[[int], None],
+    ) -> Tuple[List[Optional[float]], List[int], int]:
         """Log-probability of each token (None for the first), best next token after each, hash of all rows."""
         library, vocabulary, count = self.library, self.info.vocabulary, len(ids)
         logprobs: List[Optional[float]] = [None]
@@ -257,7 +275,9 @@ class Engine:
         def take(_: Any, row: int, logits: Any) -> bool:
             try:  # an exception cannot pass through the library
                 last = row + 1 == count
-                if not library.di_logprobs(logits, vocabulary, first + 4 * (row + 1), 0 if last else 1, byref(logprob), byref(best)):
+                if not library.di_logprobs(
+                    logits, vocabulary, first + 4 * (row + 1), 0 if last else 1, byref(logprob), byref(best)
+                ):
                     raise EngineError(f"the logits of row {row} hold NaN or infinity", "numeric", "logits")
                 if not last:
                     logprobs.append(logprob.value)
@@ -276,7 +296,9 @@ class Engine:
 
         def work() -> int:
             with self.use() as handle:
-                return int(library.di_score(handle, ids.buffer_info()[0], count, callback, None, byref(digest), byref(error)))
+                return int(
+                    library.di_score(handle, ids.buffer_info()[0], count, callback, None, byref(digest), byref(error))
+                )
 
         def abandon() -> None:
             nonlocal abandoned
@@ -295,7 +317,7 @@ class Engine:
 
 
 def _aside(name: str, work: Callable[[], int], abandon: Callable[[], None]) -> int:
-    """Runs a long call of the library in a thread of its own, so that Ctrl-C need not wait for its end; then it is abandoned."""
+    """Runs a long call of the library in a thread of its own: Ctrl-C need not wait for its end, it is abandoned."""
     result: List[int] = []
     failed: List[BaseException] = []
 

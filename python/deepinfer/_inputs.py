@@ -1,4 +1,5 @@
-"""From what users give - prompts in many forms, one or many parameters - to jobs. Everything is checked before anything runs."""
+"""From what users give - prompts in many forms, one or many parameters - to jobs, all checked before anything runs."""
+
 from __future__ import annotations
 
 import json
@@ -60,7 +61,9 @@ def prompt_list(prompts: Any, prompt_token_ids: Any) -> List[Tuple[str, Any]]:
     if prompt_token_ids is None and isinstance(given, (str, Mapping)):
         return [(name, given)]
     if not _is_list(given):
-        wanted = "a str, a mapping or a list of them" if prompt_token_ids is None else "a list of token ids or of such lists"
+        wanted = (
+            "a str, a mapping or a list of them" if prompt_token_ids is None else "a list of token ids or of such lists"
+        )
         raise TypeError(f"{name} must be {wanted}, not {type(given).__name__}")
     items = list(given)
     if items and all(map(_is_integer, items)):
@@ -116,13 +119,19 @@ def check_room(engine: Engine, job: Job, name: str) -> None:
     """The library checks this too, but only when the request's turn comes; by then much may have been computed."""
     used, context = len(job.token_ids), engine.info.context
     if used > context or (used == context and job.params.max_tokens != 0):
-        raise ParameterError(f"{name} has {used} tokens and the context {context}, which leaves no room for an answer (max_model_len)",
-                             "context_length_exceeded", name)
+        raise ParameterError(
+            f"{name} has {used} tokens and the context {context}, which leaves no room for an answer (max_model_len)",
+            "context_length_exceeded",
+            name,
+        )
     vocabulary = engine.info.vocabulary
     if max(job.token_ids) >= vocabulary:
         index = next(i for i, v in enumerate(job.token_ids) if v >= vocabulary)
-        raise ParameterError(f"{name}[{index}] is {job.token_ids[index]}; ids of this model are 0 .. {vocabulary - 1}",
-                             "invalid_argument", name)
+        raise ParameterError(
+            f"{name}[{index}] is {job.token_ids[index]}; ids of this model are 0 .. {vocabulary - 1}",
+            "invalid_argument",
+            name,
+        )
 
 
 # ----------------------------------------------------------------------------------------------------------- chat
@@ -137,12 +146,16 @@ def conversations(messages: Any) -> List[Tuple[str, Sequence[Message]]]:
         return [("messages", items)]
     for i, item in enumerate(items):
         if not _is_list(item):
-            raise TypeError(f"messages[{i}] must be a mapping in a conversation, or a list of mappings in a list of conversations, "
-                            f"not {type(item).__name__}")
+            raise TypeError(
+                f"messages[{i}] must be a mapping in a conversation, or a list of mappings in a list of conversations, "
+                f"not {type(item).__name__}"
+            )
     return [(f"messages[{i}]", list(item)) for i, item in enumerate(items)]
 
 
-def render(engine: Engine, messages: Sequence[Message], options: Mapping[str, Any], continue_final: bool, where: str) -> ChatPrompt:
+def render(
+    engine: Engine, messages: Sequence[Message], options: Mapping[str, Any], continue_final: bool, where: str
+) -> ChatPrompt:
     turns: List[Dict[str, Any]] = []
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping):
@@ -150,8 +163,11 @@ def render(engine: Engine, messages: Sequence[Message], options: Mapping[str, An
         turns.append(dict(message))
     if continue_final:
         if not turns or turns[-1].get("role") != "assistant":
-            raise ParameterError(f"{where}continue_final_message needs an assistant's message at the end", "invalid_argument",
-                                 "continue_final_message")
+            raise ParameterError(
+                f"{where}continue_final_message needs an assistant's message at the end",
+                "invalid_argument",
+                "continue_final_message",
+            )
         turns[-1]["prefix"] = True
     request = {"messages": turns, **{key: value for key, value in options.items() if value is not None}}
     try:

@@ -2,6 +2,7 @@
 
 The library is loaded when the first engine is opened, so parameters and outputs can be used without it.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -9,7 +10,21 @@ import os
 import pathlib
 import re
 import threading
-from ctypes import POINTER, Structure, byref, c_bool, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_bool,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+)
 from ctypes import c_void_p
 from typing import Any, Dict, List, NoReturn, Optional
 
@@ -104,7 +119,12 @@ class Sampling(Structure):
 
 
 class Segment(Structure):
-    _fields_ = [("token_ids", POINTER(c_int32)), ("token_count", c_size_t), ("text", c_char_p), ("text_length", c_size_t)]
+    _fields_ = [
+        ("token_ids", POINTER(c_int32)),
+        ("token_count", c_size_t),
+        ("text", c_char_p),
+        ("text_length", c_size_t),
+    ]
 
 
 class RequestParams(Structure):
@@ -231,11 +251,15 @@ def _open_library() -> ctypes.CDLL:
         if found:
             raise EngineError(
                 f"the library {name} cannot be loaded: {error}. It needs libpcre2-8, libutf8proc and libxxhash "
-                "(Debian: libpcre2-8-0 libutf8proc2 libxxhash0)", "io") from None
+                "(Debian: libpcre2-8-0 libutf8proc2 libxxhash0)",
+                "io",
+            ) from None
         raise EngineError(
             f"{LIBRARY_NAME} was not found: neither at {' nor at '.join(map(str, tried))}, nor where the system keeps "
-            f"libraries. Run `make` in deepinfer's source tree, then `pip install ./python` there, or set {LIBRARY_VARIABLE} "
-            "to the path of the library", "not_found") from None
+            "libraries. Run `make` in deepinfer's source tree, then `pip install ./python` there, or set "
+            f"{LIBRARY_VARIABLE} to the path of the library",
+            "not_found",
+        ) from None
 
 
 def _check_version(library: ctypes.CDLL) -> None:
@@ -249,7 +273,9 @@ def _check_version(library: ctypes.CDLL) -> None:
     if version != __version__:
         raise EngineError(
             f"{where} is deepinfer {version}, this Python package is {__version__}; the two must be equal. "
-            "Build and install both from one source tree (`make`, then `pip install ./python`)", "unsupported")
+            "Build and install both from one source tree (`make`, then `pip install ./python`)",
+            "unsupported",
+        )
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -257,8 +283,11 @@ def _declare(library: ctypes.CDLL) -> None:
         try:
             function = getattr(library, name)
         except AttributeError:
-            raise EngineError(f"{library._name} has no function {name}: it is older or newer than this Python package. "
-                              "Build and install both from one source tree", "unsupported") from None
+            raise EngineError(
+                f"{library._name} has no function {name}: it is older or newer than this Python package. "
+                "Build and install both from one source tree",
+                "unsupported",
+            ) from None
         function.restype, function.argtypes = result, arguments
 
 
@@ -270,8 +299,11 @@ def _check_layout(library: ctypes.CDLL) -> None:
     written = len(bytes(room).rstrip(b"\xa5"))
     params = RequestParams.from_buffer(room)
     if written != size or params.sampling.n != 1 or params.stop_disarm_token_id != -1:
-        raise EngineError(f"{library._name} has other structures ({written} bytes) than this Python package ({size} bytes): "
-                          "build and install both from one source tree", "unsupported")
+        raise EngineError(
+            f"{library._name} has other structures ({written} bytes) than this Python package ({size} bytes): "
+            "build and install both from one source tree",
+            "unsupported",
+        )
 
 
 _lock = threading.Lock()
@@ -307,10 +339,15 @@ def embedded_model() -> Optional[str]:
 # ---------------------------------------------------------------------------------------------------------- errors
 
 # Names that Python users know by others.
-PYTHON_NAMES = {"context": "max_model_len", "max-seqs": "max_num_seqs", "max-rows": "max_num_batched_tokens"}
-OPTION_NAMES = {python: option for option, python in PYTHON_NAMES.items()}
+PYTHON_NAMES = {
+    "context": "max_model_len",
+    "max-seqs": "max_num_seqs",
+    "max-rows": "max_num_batched_tokens",
+    "effort": "reasoning_effort",
+}
 _OWN_FAULT = frozenset(
-    ["invalid_argument", "usage", "config", "not_found", "format", "unsupported", "context_length_exceeded", "limit"])
+    ["invalid_argument", "usage", "config", "not_found", "format", "unsupported", "context_length_exceeded", "limit"]
+)
 
 
 def python_name(option: str) -> str:
@@ -335,5 +372,6 @@ def text_bytes(value: str, name: str) -> bytes:
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ParameterError(f"{name}: character {error.start} is half of a surrogate pair, which is no text", "format",
-                             name) from None
+        raise ParameterError(
+            f"{name}: character {error.start} is half of a surrogate pair, which is no text", "format", name
+        ) from None

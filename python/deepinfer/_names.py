@@ -1,4 +1,5 @@
 """Unknown names are refused, and the nearest known one is named."""
+
 from __future__ import annotations
 
 import difflib
@@ -10,7 +11,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """"; did you mean 'x'?" or nothing."""
+    """ "; did you mean 'x'?" or nothing."""
     found = difflib.get_close_matches(name, list(known), 1, 0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
 

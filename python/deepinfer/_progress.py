@@ -1,4 +1,5 @@
 """Progress of a batch: one line on stderr, only where a person sees it."""
+
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,5 @@
 """Requests on their way: from parameters to the library, and from its events to outputs."""
+
 from __future__ import annotations
 
 import ctypes
@@ -47,10 +48,24 @@ def _id_pointer(ids: Any, kept: List[Any]) -> Any:
     return ctypes.cast(address(values), POINTER(c_int32)) if values else None
 
 
-def fill_sampling(sampling: _library.Sampling, params: SamplingParams, default_seed: Optional[int], kept: List[Any]) -> None:
+def fill_sampling(
+    sampling: _library.Sampling, params: SamplingParams, default_seed: Optional[int], kept: List[Any]
+) -> None:
     """*kept holds what the structure points to."""
-    for name in ("n", "temperature", "top_p", "top_k", "min_p", "min_tokens", "ignore_eos", "repetition_penalty", "presence_penalty",
-                 "frequency_penalty", "first_n_token_no_eos", "logits_hash"):
+    for name in (
+        "n",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "min_tokens",
+        "ignore_eos",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "first_n_token_no_eos",
+        "logits_hash",
+    ):
         setattr(sampling, name, getattr(params, name))
     for name in ("max_tokens", "logprobs", "prompt_logprobs"):
         value = getattr(params, name)
@@ -88,8 +103,8 @@ def _fill_so_args(target: _library.SoArgs, given: Any, kept: List[Any]) -> None:
 
 
 class Splitter:
-    """Splits the output of a chat turn into reasoning and answer at the id </think>. Line breaks before the mark, and those that
-    begin a part that the prompt did not begin, belong to the mark; text that only spells the mark is text."""
+    """Splits the output of a chat turn into reasoning and answer at the id </think>; text that only spells the mark is
+    text. Line breaks before the mark, and those that begin a part that the prompt did not begin, belong to the mark."""
 
     def __init__(self, chat: ChatPrompt) -> None:
         self.mark = chat.reasoning_end_token_id
@@ -154,11 +169,16 @@ class _Sample:
                 parts[:] = ["".join(parts)]
         splitter = self.splitter
         return CompletionOutput(
-            index=self.index, text="".join(self.text), token_ids=list(self.token_ids),
+            index=self.index,
+            text="".join(self.text),
+            token_ids=list(self.token_ids),
             cumulative_logprob=None if self.logprobs is None else self.cumulative,
-            logprobs=None if self.logprobs is None else list(self.logprobs), finish_reason=self.finish_reason,
-            stop_reason=self.stop_reason, reasoning="".join(self.reasoning) if splitter and splitter.reasoning_tokens else None,
-            logits_hash=self.logits_hash)
+            logprobs=None if self.logprobs is None else list(self.logprobs),
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+            reasoning="".join(self.reasoning) if splitter and splitter.reasoning_tokens else None,
+            logits_hash=self.logits_hash,
+        )
 
 
 class Running:
@@ -171,13 +191,15 @@ class Running:
         self.was_cancelled = False
         self.failure: Optional[Exception] = None
         self.samples = [_Sample(i, job.chat, job.params.logprobs is not None) for i in range(job.params.n)]
-        self.prompt_logprobs: Optional[List[Optional[Dict[int, Logprob]]]] = None if job.params.prompt_logprobs is None else []
+        self.prompt_logprobs: Optional[List[Optional[Dict[int, Logprob]]]] = (
+            None if job.params.prompt_logprobs is None else []
+        )
         self.pieces: Optional[Deque[StreamOutput]] = deque() if keep_pieces else None
         self.seed: Optional[int] = None
         self.usage = Usage()
         self.metrics = RequestMetrics()
         self._lock = threading.RLock()
-        self._event = Event()
+        self._event: Any = None  # only while it runs: it is large, and a batch may be long
         self._next = engine.library.di_request_next
 
     def submit(self) -> bool:
@@ -187,10 +209,12 @@ class Running:
             return True
         kept: List[Any] = []
         job, error = self.job, Error()
+        self._event = Event()
         params = _library.RequestParams()
         self.engine.library.di_request_params_default(byref(params))
         segment = _library.Segment()
-        segment.token_ids, segment.token_count = ctypes.cast(address(job.token_ids), POINTER(c_int32)), len(job.token_ids)
+        segment.token_ids = ctypes.cast(address(job.token_ids), POINTER(c_int32))
+        segment.token_count = len(job.token_ids)
         params.id = job.request_id.encode("utf-8", "replace").replace(b"\0", b"")
         params.segments, params.segment_count = ctypes.pointer(segment), 1 if job.token_ids else 0
         params.priority, params.tenant, params.deadline_ms = job.priority, job.tenant, job.deadline_ms
@@ -256,7 +280,9 @@ class Running:
             sample.logprobs.append(entry)
             sample.cumulative += event.logprob
         if self.pieces is not None:
-            self.pieces.append(StreamOutput(self.job.request_id, sample.index, text, [token_id], [entry] if entry else None, reasoning))
+            self.pieces.append(
+                StreamOutput(self.job.request_id, sample.index, text, [token_id], [entry] if entry else None, reasoning)
+            )
 
     def _take_finish(self, event: Any) -> None:
         sample = self.samples[event.sample]
@@ -272,16 +298,31 @@ class Running:
         if event.has_logits_hash:
             sample.logits_hash = f"{event.logits_hash:016x}"
         if self.pieces is not None:
-            self.pieces.append(StreamOutput(self.job.request_id, sample.index, text, [], None, reasoning, sample.finish_reason,
-                                            sample.stop_reason))
+            self.pieces.append(
+                StreamOutput(
+                    self.job.request_id,
+                    sample.index,
+                    text,
+                    [],
+                    None,
+                    reasoning,
+                    sample.finish_reason,
+                    sample.stop_reason,
+                )
+            )
 
     def _take_summary(self, event: Any) -> None:
         """PROMPT and DONE: what is known of the request as a whole."""
         usage, timings = event.usage, event.timings
         self.seed = event.seed
-        self.usage = Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens,
-                           sum(s.splitter.reasoning_tokens for s in self.samples if s.splitter), usage.draft_tokens,
-                           usage.accepted_draft_tokens)
+        self.usage = Usage(
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            sum(s.splitter.reasoning_tokens for s in self.samples if s.splitter),
+            usage.draft_tokens,
+            usage.accepted_draft_tokens,
+        )
         self.metrics = RequestMetrics(timings.queue_ms, timings.prefill_ms, timings.first_token_ms, timings.total_ms)
         if event.kind != _library.EVENT_DONE:
             return
@@ -316,11 +357,18 @@ class Running:
             for sample in self.samples:
                 sample.finish_reason = sample.finish_reason or ("cancelled" if self.was_cancelled else "error")
         return RequestOutput(
-            request_id=job.request_id, prompt=job.prompt, prompt_token_ids=job.token_ids.tolist(),
-            outputs=[sample.output() for sample in self.samples], finished=self.done,
+            request_id=job.request_id,
+            prompt=job.prompt,
+            prompt_token_ids=job.token_ids.tolist(),
+            outputs=[sample.output() for sample in self.samples],
+            finished=self.done,
             prompt_logprobs=None if self.prompt_logprobs is None else list(self.prompt_logprobs),
-            metrics=dataclasses.replace(self.metrics), usage=dataclasses.replace(self.usage), seed=self.seed,
-            fingerprint=self.engine.info.fingerprint, error=self.failure)
+            metrics=dataclasses.replace(self.metrics),
+            usage=dataclasses.replace(self.usage),
+            seed=self.seed,
+            fingerprint=self.engine.info.fingerprint,
+            error=self.failure,
+        )
 
     def cancel(self) -> None:
         """Ends the request at the engine's next step; its last events follow. Any thread."""
@@ -332,7 +380,7 @@ class Running:
     def free(self) -> None:
         """Cancels what still runs and frees the handle."""
         with self._lock:
-            self.done = True
+            self.done, self._event = True, None
             if self.handle.value and not self.engine.foreign:
                 handle, self.handle = self.handle, c_void_p()
                 self.engine.library.di_request_free(handle)

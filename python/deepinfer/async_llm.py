@@ -1,4 +1,5 @@
 """The engine for asyncio programs: one thread carries the events of all requests to their event loops."""
+
 from __future__ import annotations
 
 import asyncio
@@ -105,8 +106,8 @@ def _set_all(watched: Sequence[_Watched]) -> None:
 class AsyncLLM:
     """An open model for asyncio; the parameters are those of LLM. Opening blocks; `await AsyncLLM.open(...)` does not.
 
-    Requests of any number of tasks and event loops run together. A task that is cancelled, or leaves its iterator, cancels its
-    request.
+    Requests of any number of tasks and event loops run together. A task that is cancelled, or leaves its iterator,
+    cancels its request.
     """
 
     def __init__(self, model: Any = None, **options: Any) -> None:
@@ -131,9 +132,15 @@ class AsyncLLM:
 
     # ------------------------------------------------------------------------------------------------ requests
 
-    async def generate(self, prompt: Optional[Prompt] = None, sampling_params: Optional[SamplingParams] = None,
-                       request_id: Optional[str] = None, *, messages: Optional[Sequence[Message]] = None, **more: Any
-                       ) -> AsyncIterator[RequestOutput]:
+    async def generate(
+        self,
+        prompt: Optional[Prompt] = None,
+        sampling_params: Optional[SamplingParams] = None,
+        request_id: Optional[str] = None,
+        *,
+        messages: Optional[Sequence[Message]] = None,
+        **more: Any,
+    ) -> AsyncIterator[RequestOutput]:
         """The answer as it grows: every RequestOutput holds all of it so far, the last one is `finished`.
 
         A slow reader gets fewer, larger steps. `more`: priority, tenant, deadline_ms; with messages also thinking,
@@ -151,9 +158,15 @@ class AsyncLLM:
                 if output.finished:
                     return
 
-    async def stream(self, prompt: Optional[Prompt] = None, sampling_params: Optional[SamplingParams] = None,
-                     request_id: Optional[str] = None, *, messages: Optional[Sequence[Message]] = None, **more: Any
-                     ) -> AsyncIterator[StreamOutput]:
+    async def stream(
+        self,
+        prompt: Optional[Prompt] = None,
+        sampling_params: Optional[SamplingParams] = None,
+        request_id: Optional[str] = None,
+        *,
+        messages: Optional[Sequence[Message]] = None,
+        **more: Any,
+    ) -> AsyncIterator[StreamOutput]:
         """What is new in the answer, piece by piece."""
         async with self._request(prompt, sampling_params, messages, request_id, more, pieces=True) as watched:
             pieces = watched.running.pieces
@@ -168,9 +181,15 @@ class AsyncLLM:
                 await watched.changed.wait()
                 watched.changed.clear()
 
-    async def complete(self, prompt: Optional[Prompt] = None, sampling_params: Optional[SamplingParams] = None,
-                       request_id: Optional[str] = None, *, messages: Optional[Sequence[Message]] = None, **more: Any
-                       ) -> RequestOutput:
+    async def complete(
+        self,
+        prompt: Optional[Prompt] = None,
+        sampling_params: Optional[SamplingParams] = None,
+        request_id: Optional[str] = None,
+        *,
+        messages: Optional[Sequence[Message]] = None,
+        **more: Any,
+    ) -> RequestOutput:
         """The whole answer, once it is there."""
         async with self._request(prompt, sampling_params, messages, request_id, more) as watched:
             while not watched.running.done:
@@ -190,8 +209,15 @@ class AsyncLLM:
             watched.running.cancel()
 
     @contextlib.asynccontextmanager
-    async def _request(self, prompt: Any, params: Any, messages: Any, request_id: Optional[str], more: Dict[str, Any],
-                       pieces: bool = False) -> AsyncIterator[_Watched]:
+    async def _request(
+        self,
+        prompt: Any,
+        params: Any,
+        messages: Any,
+        request_id: Optional[str],
+        more: Dict[str, Any],
+        pieces: bool = False,
+    ) -> AsyncIterator[_Watched]:
         if request_id is not None and not isinstance(request_id, str):
             raise TypeError(f"request_id must be a str, not {type(request_id).__name__}")
         # Long prompts take a while to become ids: not in the event loop.

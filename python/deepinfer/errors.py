@@ -1,7 +1,8 @@
-"""Exceptions. Every one of them is a ValueError or a RuntimeError, so code that catches those needs no import from here.
+"""Exceptions. Each is a ValueError or a RuntimeError, so code that catches those needs no import from here.
 
 A wrong type or an unknown name is a TypeError, as everywhere in Python.
 """
+
 from __future__ import annotations
 
 from typing import Optional

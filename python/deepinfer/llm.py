@@ -1,4 +1,5 @@
 """The engine for batches and for streams of one request."""
+
 from __future__ import annotations
 
 import contextlib
@@ -50,28 +51,50 @@ class LLM:
     May be used from several threads at once. It cannot be used in a process made by fork() after it was opened.
     """
 
-    def __init__(self, model: Union[str, "os.PathLike[str]", None] = None, *, max_model_len: Optional[int] = None,
-                 max_num_seqs: Optional[int] = None, max_num_batched_tokens: Optional[int] = None,
-                 load_format: Optional[str] = None, seed: Optional[int] = None, thinking: Union[bool, str, None] = None,
-                 reasoning_effort: Union[str, int, None] = None, generation_config: Optional[str] = None,
-                 threads: Optional[int] = None, cache_dir: Union[str, "os.PathLike[str]", None] = None,
-                 cache_ram: Union[str, int, None] = None, **options: Union[str, int, float, bool, None]) -> None:
+    def __init__(
+        self,
+        model: Union[str, "os.PathLike[str]", None] = None,
+        *,
+        max_model_len: Optional[int] = None,
+        max_num_seqs: Optional[int] = None,
+        max_num_batched_tokens: Optional[int] = None,
+        load_format: Optional[str] = None,
+        seed: Optional[int] = None,
+        thinking: Union[bool, str, None] = None,
+        reasoning_effort: Union[str, int, None] = None,
+        generation_config: Optional[str] = None,
+        threads: Optional[int] = None,
+        cache_dir: Union[str, "os.PathLike[str]", None] = None,
+        cache_ram: Union[str, int, None] = None,
+        **options: Union[str, int, float, bool, None],
+    ) -> None:
         if model is not None and not isinstance(model, (str, os.PathLike)):
             raise TypeError(f"model must be a path, not {type(model).__name__}")
-        integers = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens,
-                    "seed": seed, "threads": threads}
+        integers = {
+            "max_model_len": max_model_len,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "seed": seed,
+            "threads": threads,
+        }
         for name, value in integers.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
-        if "effort" in options:
-            reasoning_effort = options.pop("effort")  # type: ignore[assignment]
-        given: Dict[str, Any] = {**integers, "load_format": load_format, "thinking": thinking, "effort": reasoning_effort,
-                                 "generation_config": generation_config, "cache_dir": cache_dir, "cache_ram": cache_ram, **options}
-        self._engine = Engine(None if model is None else os.fspath(model), given, ["model", "reasoning_effort"])
+        given: Dict[str, Any] = {
+            **integers,
+            "load_format": load_format,
+            "thinking": thinking,
+            "reasoning_effort": reasoning_effort,
+            "generation_config": generation_config,
+            "cache_dir": cache_dir,
+            "cache_ram": cache_ram,
+            **options,
+        }
+        self._engine = Engine(None if model is None else os.fspath(model), given)
         self._numbers = itertools.count()
         # The library checked these values, those of the environment too.
         self._seed = _setting(seed, "DEEPINFER_SEED", int)
-        self._thinking = {"on": True, "off": False}.get(_setting(_on_off(thinking), "DEEPINFER_THINKING", str.lower) or "model")
+        self._thinking = {"on": True, "off": False}.get(_setting(_on_off(thinking), "DEEPINFER_THINKING", str))
         self._effort = _setting(reasoning_effort, "DEEPINFER_EFFORT", str)
         self._model_defaults = _setting(generation_config, "DEEPINFER_GENERATION_CONFIG", str) == "model"
         self._window = 2 * (_setting(max_num_seqs, "DEEPINFER_MAX_SEQS", int) or _DEFAULT_SEQUENCES)
@@ -123,15 +146,24 @@ class LLM:
 
     # ------------------------------------------------------------------------------------------------ requests
 
-    def generate(self, prompts: Union[Prompt, Sequence[Prompt], None] = None, sampling_params: Params = None, *,
-                 prompt_token_ids: Union[Sequence[int], Sequence[Sequence[int]], None] = None, use_tqdm: ProgressBar = True,
-                 priority: Union[int, Sequence[int]] = 0, tenant: Optional[str] = None, deadline_ms: int = 0,
-                 on_error: str = "raise") -> List[RequestOutput]:
+    def generate(
+        self,
+        prompts: Union[Prompt, Sequence[Prompt], None] = None,
+        sampling_params: Params = None,
+        *,
+        prompt_token_ids: Union[Sequence[int], Sequence[Sequence[int]], None] = None,
+        use_tqdm: ProgressBar = True,
+        priority: Union[int, Sequence[int]] = 0,
+        tenant: Optional[str] = None,
+        deadline_ms: int = 0,
+        on_error: str = "raise",
+    ) -> List[RequestOutput]:
         """Completes prompts, any number at once; results come in the order of the prompts.
 
-        prompts: text (BOS is put before it), lists of token ids, {"prompt": ...} or {"prompt_token_ids": ...}, or a list of
-        these. sampling_params: one for all, or one for each. use_tqdm: a line of progress if stderr is a terminal, or something
-        to call like tqdm.tqdm. priority: higher goes first. tenant: name of the cache's part. deadline_ms: from now, 0 = none.
+        prompts: text (BOS is put before it), lists of token ids, {"prompt": ...} or {"prompt_token_ids": ...}, or a
+        list of these. sampling_params: one for all, or one for each. use_tqdm: a line of progress if stderr is a
+        terminal, or something to call like tqdm.tqdm. priority: higher goes first. tenant: name of the cache's part.
+        deadline_ms: from now, 0 = none.
         on_error: "raise" ends the batch with the first failure; "return" puts it into that output's `error`.
         """
         self._engine.check()
@@ -146,15 +178,26 @@ class LLM:
         jobs = self._jobs(names, sampling_params, priority, tenant, deadline_ms)
         return self._run(jobs, prepare, use_tqdm, on_error)
 
-    def chat(self, messages: Union[Sequence[Message], Sequence[Sequence[Message]]], sampling_params: Params = None, *,
-             thinking: Optional[bool] = None, reasoning_effort: Union[str, int, None] = None, tools: Optional[Sequence[Any]] = None,
-             continue_final_message: bool = False, use_tqdm: ProgressBar = True, priority: Union[int, Sequence[int]] = 0,
-             tenant: Optional[str] = None, deadline_ms: int = 0, on_error: str = "raise") -> List[RequestOutput]:
+    def chat(
+        self,
+        messages: Union[Sequence[Message], Sequence[Sequence[Message]]],
+        sampling_params: Params = None,
+        *,
+        thinking: Optional[bool] = None,
+        reasoning_effort: Union[str, int, None] = None,
+        tools: Optional[Sequence[Any]] = None,
+        continue_final_message: bool = False,
+        use_tqdm: ProgressBar = True,
+        priority: Union[int, Sequence[int]] = 0,
+        tenant: Optional[str] = None,
+        deadline_ms: int = 0,
+        on_error: str = "raise",
+    ) -> List[RequestOutput]:
         """Answers conversations: one list of messages {"role", "content"}, or a list of such lists.
 
         thinking, reasoning_effort: as in the constructor, for these conversations. The reasoning comes in
-        `outputs[i].reasoning`, the answer in `outputs[i].text`. continue_final_message: the last message, an assistant's, is
-        continued. The other parameters are those of generate.
+        `outputs[i].reasoning`, the answer in `outputs[i].text`. continue_final_message: the last message, an
+        assistant's, is continued. The other parameters are those of generate.
         """
         self._engine.check()
         listed = _inputs.conversations(messages)
@@ -167,43 +210,90 @@ class LLM:
         jobs = self._jobs(names, sampling_params, priority, tenant, deadline_ms)
         return self._run(jobs, prepare, use_tqdm, on_error)
 
-    def stream(self, prompt: Optional[Prompt] = None, sampling_params: Optional[SamplingParams] = None, *,
-               messages: Optional[Sequence[Message]] = None, thinking: Optional[bool] = None,
-               reasoning_effort: Union[str, int, None] = None, continue_final_message: bool = False, priority: int = 0,
-               tenant: Optional[str] = None, deadline_ms: int = 0) -> "Stream":
+    def stream(
+        self,
+        prompt: Optional[Prompt] = None,
+        sampling_params: Optional[SamplingParams] = None,
+        *,
+        messages: Optional[Sequence[Message]] = None,
+        thinking: Optional[bool] = None,
+        reasoning_effort: Union[str, int, None] = None,
+        continue_final_message: bool = False,
+        priority: int = 0,
+        tenant: Optional[str] = None,
+        deadline_ms: int = 0,
+    ) -> "Stream":
         """One request as it is written: an iterator of StreamOutput. Give a prompt or messages."""
-        job = self._job(prompt, sampling_params, messages=messages, thinking=thinking, reasoning_effort=reasoning_effort,
-                        continue_final_message=continue_final_message, priority=priority, tenant=tenant, deadline_ms=deadline_ms)
+        job = self._job(
+            prompt,
+            sampling_params,
+            messages=messages,
+            thinking=thinking,
+            reasoning_effort=reasoning_effort,
+            continue_final_message=continue_final_message,
+            priority=priority,
+            tenant=tenant,
+            deadline_ms=deadline_ms,
+        )
         return Stream(Running(self._engine, job, keep_pieces=True))
 
-    def score(self, prompts: Union[Prompt, Sequence[Prompt], None] = None, *,
-              prompt_token_ids: Union[Sequence[int], Sequence[Sequence[int]], None] = None, use_tqdm: ProgressBar = True,
-              on_row: Optional[Callable[[int, Any], None]] = None) -> List[ScoreOutput]:
-        """Log-probability of every token given those before it, by the full model. on_row, if given, is called with the number of
-        the row and its raw logits (array of float), one text after another, in a thread of its own."""
+    def score(
+        self,
+        prompts: Union[Prompt, Sequence[Prompt], None] = None,
+        *,
+        prompt_token_ids: Union[Sequence[int], Sequence[Sequence[int]], None] = None,
+        use_tqdm: ProgressBar = True,
+        on_row: Optional[Callable[[int, Any], None]] = None,
+    ) -> List[ScoreOutput]:
+        """Log-probability of every token given those before it, by the full model. on_row, if given, is called with
+        the number of the row and its raw logits (array of float), one text after another, in a thread of its own."""
         self._engine.check()
-        prepared = [_inputs.one_prompt(self._engine, prompt, name)
-                    for name, prompt in _inputs.prompt_list(prompts, prompt_token_ids)]
+        prepared = [
+            _inputs.one_prompt(self._engine, prompt, name)
+            for name, prompt in _inputs.prompt_list(prompts, prompt_token_ids)
+        ]
         outputs = []
-        with contextlib.closing(Progress("score", "tokens", sum(len(ids) for _, ids in prepared), use_tqdm)) as progress:
+        with contextlib.closing(
+            Progress("score", "tokens", sum(len(ids) for _, ids in prepared), use_tqdm)
+        ) as progress:
             for text, ids in prepared:
                 logprobs, argmax, digest = self._engine.score(ids, on_row, lambda row: progress.update(1, 1))
                 # From left to right, as the program adds them: sum() of newer Pythons adds otherwise.
                 nll = 0.0
                 for value in logprobs[1:]:
                     nll -= value  # type: ignore[operator]
-                outputs.append(ScoreOutput(text, ids.tolist(), logprobs, argmax, nll,
-                                           math.exp(nll / (len(ids) - 1)) if len(ids) > 1 else math.nan, f"{digest:016x}",
-                                           self.fingerprint))
+                outputs.append(
+                    ScoreOutput(
+                        text,
+                        ids.tolist(),
+                        logprobs,
+                        argmax,
+                        nll,
+                        math.exp(nll / (len(ids) - 1)) if len(ids) > 1 else math.nan,
+                        f"{digest:016x}",
+                        self.fingerprint,
+                    )
+                )
         return outputs
 
     # ---------------------------------------------------------------------------------------------- inner parts
 
-    def _prepare_chat(self, job: Job, turns: Sequence[Message], thinking: Optional[bool], effort: Union[str, int, None],
-                      tools: Optional[Sequence[Any]], continue_final: bool, name: str) -> None:
+    def _prepare_chat(
+        self,
+        job: Job,
+        turns: Sequence[Message],
+        thinking: Optional[bool],
+        effort: Union[str, int, None],
+        tools: Optional[Sequence[Any]],
+        continue_final: bool,
+        name: str,
+    ) -> None:
         where = "" if name == "messages" else name + ": "
-        options: Dict[str, Any] = {"thinking": self._thinking if thinking is None and effort is None else thinking,
-                                   "reasoning_effort": self._effort if effort is None else effort, "tools": tools}
+        options: Dict[str, Any] = {
+            "thinking": self._thinking if thinking is None and effort is None else thinking,
+            "reasoning_effort": self._effort if effort is None else effort,
+            "tools": tools,
+        }
         # An effort of the constructor alone does not turn thinking on; one that is given here does.
         if options["thinking"] is None and effort is None:
             options["thinking"] = self.info.thinking_default
@@ -212,7 +302,9 @@ class LLM:
         job.prompt = self._engine.detokenize(job.token_ids).decode("utf-8", "replace")
         _inputs.check_room(self._engine, job, name)
 
-    def _jobs(self, names: Sequence[str], sampling_params: Params, priority: Any, tenant: Any, deadline_ms: Any) -> List[Job]:
+    def _jobs(
+        self, names: Sequence[str], sampling_params: Params, priority: Any, tenant: Any, deadline_ms: Any
+    ) -> List[Job]:
         """Jobs that still lack their prompts."""
         count = len(names)
         chosen = self.get_default_sampling_params() if sampling_params is None else sampling_params
@@ -220,12 +312,36 @@ class LLM:
         priorities = _inputs.each("priority", priority, count, _inputs.check_integer(-_INT32 - 1, _INT32))
         name = _inputs.tenant_bytes("tenant", tenant)
         deadline = _inputs.check_integer(0, _INT64)("deadline_ms", deadline_ms)
-        return [Job(str(next(self._numbers)), None, array("i"), params[i], None, priorities[i], name, deadline, self._seed,
-                    f"{names[i]}: " if count > 1 else "") for i in range(count)]
+        return [
+            Job(
+                str(next(self._numbers)),
+                None,
+                array("i"),
+                params[i],
+                None,
+                priorities[i],
+                name,
+                deadline,
+                self._seed,
+                f"{names[i]}: " if count > 1 else "",
+            )
+            for i in range(count)
+        ]
 
-    def _job(self, prompt: Any, params: Any, *, messages: Any = None, thinking: Any = None, reasoning_effort: Any = None,
-             continue_final_message: bool = False, priority: int = 0, tenant: Any = None, deadline_ms: int = 0,
-             request_id: Optional[str] = None) -> Job:
+    def _job(
+        self,
+        prompt: Any,
+        params: Any,
+        *,
+        messages: Any = None,
+        thinking: Any = None,
+        reasoning_effort: Any = None,
+        continue_final_message: bool = False,
+        priority: int = 0,
+        tenant: Any = None,
+        deadline_ms: int = 0,
+        request_id: Optional[str] = None,
+    ) -> Job:
         """One request, checked."""
         self._engine.check()
         if (prompt is None) == (messages is None):
@@ -244,9 +360,13 @@ class LLM:
         _inputs.check_room(self._engine, job, "prompt")
         return job
 
-    def _run(self, jobs: Sequence[Job], prepare: Callable[[int, Job], None], use_tqdm: ProgressBar, on_error: str) -> List[RequestOutput]:
+    def _run(
+        self, jobs: Sequence[Job], prepare: Callable[[int, Job], None], use_tqdm: ProgressBar, on_error: str
+    ) -> List[RequestOutput]:
         if on_error not in ("raise", "return"):
-            raise ParameterError(f"on_error must be 'raise' or 'return', not {on_error!r}", "invalid_argument", "on_error")
+            raise ParameterError(
+                f"on_error must be 'raise' or 'return', not {on_error!r}", "invalid_argument", "on_error"
+            )
         if not isinstance(use_tqdm, bool) and not callable(use_tqdm):
             raise TypeError(f"use_tqdm must be True, False or callable, not {type(use_tqdm).__name__}")
         keep, places = on_error == "return", {}
@@ -284,7 +404,7 @@ class LLM:
 
 
 class Stream(Iterator[StreamOutput]):
-    """Iterator over what is new in one request. Leaving it early (close, or the end of a with block) cancels the request.
+    """Iterator over what is new in one request. Leaving it early (close, or the end of a with block) cancels it.
 
     `output` is the request as far as it is known; complete once the iterator has ended.
     """

@@ -1,4 +1,5 @@
 """What comes back. Plain data: everything here can be pickled, compared and printed, also without the library."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,4 +1,5 @@
 """How the tokens of an answer are chosen."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -83,7 +84,7 @@ def _so_args(value: Any) -> Dict[str, Any]:
 @strict_names("a sampling parameter")
 @dataclasses.dataclass
 class SamplingParams:
-    """Parameters of one request. None means "not given" everywhere. Wrong values are a ValueError that names the parameter."""
+    """Parameters of one request. None means "not given". Wrong values are a ValueError that names the parameter."""
 
     n: int = 1
     """Answers to one prompt, 1 .. 4096."""
@@ -123,7 +124,7 @@ class SamplingParams:
     first_n_token_no_eos: int = 0
     """No end of sequence in the first N tokens."""
     so_args: Optional[Mapping[str, Any]] = None
-    """Structured output: {"schema_type": "json" | "regex" | "ebnf", "schema", "trigger_token_ids"?, "bound_token_id"?}."""
+    """Structured output: {"schema_type": json, regex or ebnf; "schema"; "trigger_token_ids"?, "bound_token_id"?}."""
     logits_hash: bool = False
     """Report the 64-bit hash over all logits."""
 
@@ -131,9 +132,11 @@ class SamplingParams:
         self.validate()
 
     def validate(self) -> None:
-        """Checks every value and brings lists into their plain form. Done by the constructor and before every request."""
+        """Checks every value and makes plain lists. Done by the constructor and before every request."""
         self.n = _integer("n", self.n, 1, 4096)
-        self.temperature = _number("temperature", self.temperature, lambda v: 0 <= v <= 1e6, "in 0 .. 1000000 (0 = greedy)")
+        self.temperature = _number(
+            "temperature", self.temperature, lambda v: 0 <= v <= 1e6, "in 0 .. 1000000 (0 = greedy)"
+        )
         self.top_p = _number("top_p", self.top_p, lambda v: 0 < v <= 1, "above 0 and at most 1")
         self.top_k = _integer("top_k", self.top_k, -1, _INT32, " (0 or -1 = off)")
         self.min_p = _number("min_p", self.min_p, lambda v: 0 <= v <= 1, "in 0 .. 1")
@@ -147,8 +150,9 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 setattr(self, name, _integer(name, getattr(self, name), 0, 1000))
-        self.repetition_penalty = _number("repetition_penalty", self.repetition_penalty, lambda v: 0 < v <= 1e6,
-                                          "above 0 and at most 1000000")
+        self.repetition_penalty = _number(
+            "repetition_penalty", self.repetition_penalty, lambda v: 0 < v <= 1e6, "above 0 and at most 1000000"
+        )
         for name in ("presence_penalty", "frequency_penalty"):
             setattr(self, name, _number(name, getattr(self, name), lambda v: -2 <= v <= 2, "in -2 .. 2"))
         self._validate_bias()
@@ -189,7 +193,9 @@ class SamplingParams:
         if not isinstance(self.logit_bias, Mapping):
             raise TypeError(f"logit_bias must be a mapping from token id to bias, not {type(self.logit_bias).__name__}")
         self.logit_bias = {
-            _integer("logit_bias", key, 0, _INT32): _number(f"logit_bias[{key}]", value, lambda v: -100 <= v <= 100, "in -100 .. 100")
+            _integer("logit_bias", key, 0, _INT32): _number(
+                f"logit_bias[{key}]", value, lambda v: -100 <= v <= 100, "in -100 .. 100"
+            )
             for key, value in self.logit_bias.items()
         }
 
@@ -199,5 +205,9 @@ class SamplingParams:
 
     def __repr__(self) -> str:
         """Only what differs from the defaults."""
-        given = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        given = [
+            f"{f.name}={getattr(self, f.name)!r}"
+            for f in dataclasses.fields(self)
+            if getattr(self, f.name) != f.default
+        ]
         return f"SamplingParams({', '.join(given)})"

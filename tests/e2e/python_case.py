@@ -1,7 +1,8 @@
 """Shared by the tests of the Python package: finds the library beside the program under test and imports the package.
 
-A library with AddressSanitizer can be loaded only if its runtime was there from the start, so the test starts itself again.
+A library with AddressSanitizer needs its runtime to be there from the start: the test starts itself again.
 """
+
 import os
 import pathlib
 import subprocess
@@ -32,8 +33,14 @@ def environment(**more):
 
 def python(code, *arguments, timeout=120, **more):
     """Runs code in an interpreter of its own; the finished process."""
-    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=environment(**more), stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, timeout=timeout, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=timeout,
+        text=True,
+    )
 
 
 def prepare():
@@ -42,10 +49,14 @@ def prepare():
     if not common.BINARY:
         sys.exit("usage: %s PROGRAM [test options]" % sys.argv[0])
     if sanitized() and "libasan" not in os.environ.get("LD_PRELOAD", ""):
-        runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        runtime = subprocess.run(
+            ["gcc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout.strip()
         # Python itself never frees much of what it holds at its end.
         options = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
-        os.execve(sys.executable, [sys.executable, *sys.argv], dict(os.environ, LD_PRELOAD=runtime, ASAN_OPTIONS=options))
+        os.execve(
+            sys.executable, [sys.executable, *sys.argv], dict(os.environ, LD_PRELOAD=runtime, ASAN_OPTIONS=options)
+        )
     for name in [name for name in os.environ if name.startswith("DEEPINFER_")]:
         del os.environ[name]
     os.environ["LIBDEEPINFER"] = library()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The Python package against the program: the same answers, the same refusals, in every form of call."""
+
 # labels: long
 import asyncio
 import json
@@ -77,15 +78,34 @@ class SameAsTheProgram(Engines):
                 for entry, e in zip(answer.logprobs, choice["logprobs"]):
                     self.assertEqual(single(entry[e["token_id"]].logprob), single(e["logprob"]))
             if "prompt_logprobs" in choice:
-                self.assertEqual([None if e is None else single(e[i].logprob) for e, i in zip(output.prompt_logprobs, output.prompt_token_ids)],
-                                 [None if e is None else single(e["logprob"]) for e in choice["prompt_logprobs"]])
+                self.assertEqual(
+                    [
+                        None if e is None else single(e[i].logprob)
+                        for e, i in zip(output.prompt_logprobs, output.prompt_token_ids)
+                    ],
+                    [None if e is None else single(e["logprob"]) for e in choice["prompt_logprobs"]],
+                )
 
     def test_generate(self):
         cases = [
             {"temperature": 0, "max_tokens": 12, "logits_hash": True, "logprobs": 3, "prompt_logprobs": 2, "seed": 0},
             {"max_tokens": 20, "seed": 2**64 - 1, "n": 3, "top_p": 0.9, "top_k": 50, "min_p": 0.01, "logprobs": 0},
-            {"max_tokens": 20, "seed": 7, "stop": ["e", "xyz"], "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": -0.5},
-            {"max_tokens": 20, "seq_seed": 7, "stop_token_ids": [5, 6], "min_tokens": 3, "first_n_token_no_eos": 2, "ignore_eos": True},
+            {
+                "max_tokens": 20,
+                "seed": 7,
+                "stop": ["e", "xyz"],
+                "repetition_penalty": 1.2,
+                "presence_penalty": 0.5,
+                "frequency_penalty": -0.5,
+            },
+            {
+                "max_tokens": 20,
+                "seq_seed": 7,
+                "stop_token_ids": [5, 6],
+                "min_tokens": 3,
+                "first_n_token_no_eos": 2,
+                "ignore_eos": True,
+            },
             {"max_tokens": 6, "seed": 1, "golden_token_ids": [5, -1, 9], "logit_bias": {"17": 100.0, "4": -100.0}},
             {"max_tokens": 0, "seed": 1, "prompt_logprobs": 0},
         ]
@@ -101,10 +121,21 @@ class SameAsTheProgram(Engines):
         with LLM(TINY, max_model_len=512) as llm:
             talks = [
                 ([{"role": "user", "content": "Hello, who are you?"}], {}),
-                ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Book a table"}]}],
-                 {"thinking": True}),
-                ([{"role": "user", "content": "<think>"}, {"role": "assistant", "content": "No", "reasoning_content": "hm"},
-                  {"role": "user", "content": "Why?"}], {"reasoning_effort": "max"}),
+                (
+                    [
+                        {"role": "system", "content": "Be brief."},
+                        {"role": "user", "content": [{"type": "text", "text": "Book a table"}]},
+                    ],
+                    {"thinking": True},
+                ),
+                (
+                    [
+                        {"role": "user", "content": "<think>"},
+                        {"role": "assistant", "content": "No", "reasoning_content": "hm"},
+                        {"role": "user", "content": "Why?"},
+                    ],
+                    {"reasoning_effort": "max"},
+                ),
             ]
             params = {"max_tokens": 48, "seed": 3, "logits_hash": True, "stop": ["you"]}
             lines = self.program(*[{"messages": m, "sampling_params": params, **more} for m, more in talks], model=TINY)
@@ -114,17 +145,23 @@ class SameAsTheProgram(Engines):
             self.assertEqual([o.outputs[0].text for o in both], [lines[0]["choices"][0]["text"]] * 2)
 
             open_turn = talks[0][0] + [{"role": "assistant", "content": "I am a"}]
-            line = self.program({"messages": open_turn[:1] + [dict(open_turn[1], prefix=True)], "sampling_params": params}, model=TINY)[0]
+            line = self.program(
+                {"messages": open_turn[:1] + [dict(open_turn[1], prefix=True)], "sampling_params": params}, model=TINY
+            )[0]
             self.same(llm.chat(open_turn, SamplingParams(**params), continue_final_message=True)[0], line)
             self.assertNotIn("prefix", open_turn[1])
 
-            self.assertEqual("".join(p.text for p in llm.stream(messages=talks[0][0], sampling_params=SamplingParams(**params))),
-                             lines[0]["choices"][0]["text"])
+            self.assertEqual(
+                "".join(p.text for p in llm.stream(messages=talks[0][0], sampling_params=SamplingParams(**params))),
+                lines[0]["choices"][0]["text"],
+            )
             pieces = list(llm.stream(messages=talks[1][0], sampling_params=SamplingParams(**params), thinking=True))
             self.assertEqual("".join(p.reasoning for p in pieces), lines[1]["choices"][0]["reasoning"])
             tokenizer = llm.get_tokenizer()
             ids = tokenizer.apply_chat_template(talks[0][0])
-            self.assertEqual(tokenizer.encode(tokenizer.apply_chat_template(talks[0][0], tokenize=False), False, control=True), ids)
+            self.assertEqual(
+                tokenizer.encode(tokenizer.apply_chat_template(talks[0][0], tokenize=False), False, control=True), ids
+            )
 
     def test_thinking_of_the_engine(self):
         question = [{"role": "user", "content": "Hello"}]
@@ -140,14 +177,20 @@ class SameAsTheProgram(Engines):
             key = "prompt" if isinstance(prompt, str) else "token_ids"
             line = self.ok("score", NANO, "--json", stdin=common.jsonl({key: prompt})).lines()[0]
             rows = []
-            output = self.llm.score([prompt], on_row=lambda row, logits: rows.append((row, logits.index(max(logits)))))[0]
+            output = self.llm.score([prompt], on_row=lambda row, logits: rows.append((row, logits.index(max(logits)))))[
+                0
+            ]
             self.assertEqual(output.argmax, line["argmax"])
             self.assertEqual(rows, list(enumerate(line["argmax"])))
             self.assertEqual(output.logits_hash, line["logits_hash"])
-            self.assertEqual([None if p is None else single(p) for p in output.token_logprobs],
-                             [None if p is None else single(p) for p in line["token_logprobs"]])
+            self.assertEqual(
+                [None if p is None else single(p) for p in output.token_logprobs],
+                [None if p is None else single(p) for p in line["token_logprobs"]],
+            )
             self.assertEqual(output.nll, line["nll"])
-            self.assertTrue(output.perplexity == line["perplexity"] or math.isnan(output.perplexity) and line["perplexity"] is None)
+            self.assertTrue(
+                output.perplexity == line["perplexity"] or math.isnan(output.perplexity) and line["perplexity"] is None
+            )
 
         def stop(row, logits):
             raise KeyError("stop here")
@@ -174,8 +217,15 @@ class Calls(Engines):
     def test_forms_of_prompts(self):
         ids = self.llm.get_tokenizer().encode("Hello")
         wanted = self.texts(self.llm.generate("Hello", GREEDY))
-        for call in (dict(prompts=["Hello"]), dict(prompts={"prompt": "Hello"}), dict(prompts=[{"prompt_token_ids": ids}]),
-                     dict(prompts=ids), dict(prompts=[ids]), dict(prompt_token_ids=ids), dict(prompt_token_ids=[tuple(ids)])):
+        for call in (
+            dict(prompts=["Hello"]),
+            dict(prompts={"prompt": "Hello"}),
+            dict(prompts=[{"prompt_token_ids": ids}]),
+            dict(prompts=ids),
+            dict(prompts=[ids]),
+            dict(prompt_token_ids=ids),
+            dict(prompt_token_ids=[tuple(ids)]),
+        ):
             self.assertEqual(self.texts(self.llm.generate(sampling_params=GREEDY, **call)), wanted, call)
         self.assertEqual(self.llm.generate([], GREEDY), [])
         self.assertEqual(self.llm.generate("Hello", GREEDY)[0].prompt, "Hello")
@@ -204,10 +254,14 @@ class Calls(Engines):
         free = self.llm.generate("Hello", GREEDY)[0].outputs[0]
         self.assertEqual((free.finish_reason, free.stop_reason, free.finished()), ("length", None, True))
         third = free.token_ids[2]
-        ended = self.llm.generate("Hello", SamplingParams(temperature=0, max_tokens=8, stop_token_ids=[third]))[0].outputs[0]
+        ended = self.llm.generate("Hello", SamplingParams(temperature=0, max_tokens=8, stop_token_ids=[third]))[
+            0
+        ].outputs[0]
         self.assertEqual((ended.finish_reason, ended.stop_reason), ("stop", third))
         letter = next(c for c in free.text if c != "\ufffd")
-        ended = self.llm.generate("Hello", SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, stop=letter))[0].outputs[0]
+        ended = self.llm.generate("Hello", SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, stop=letter))[
+            0
+        ].outputs[0]
         self.assertEqual((ended.finish_reason, ended.stop_reason), ("stop", letter))
         ended = self.llm.generate("Hello", SamplingParams(max_tokens=8, golden_token_ids=[5, 1]))[0].outputs[0]
         self.assertEqual((ended.finish_reason, ended.stop_reason, ended.token_ids), ("stop", None, [5, 1]))
@@ -219,7 +273,9 @@ class Calls(Engines):
         self.assertEqual(self.texts([good]), self.texts([also]))
         self.assertIsInstance(bad.error, ValueError)
         self.assertEqual(bad.outputs[0].finish_reason, "error")
-        late = self.llm.generate("Hello", SamplingParams(max_tokens=400, ignore_eos=True), deadline_ms=1, on_error="return")[0]
+        late = self.llm.generate(
+            "Hello", SamplingParams(max_tokens=400, ignore_eos=True), deadline_ms=1, on_error="return"
+        )[0]
         self.assertEqual(late.error.code, "deadline")
         with self.assertRaises(RuntimeError):
             self.llm.generate("Hello", SamplingParams(max_tokens=400, ignore_eos=True), deadline_ms=1)
@@ -240,11 +296,15 @@ class Calls(Engines):
         self.assertEqual(sorted({p.index for p in both}), [0, 1])
 
     def test_a_thousand_prompts_and_a_short_queue(self):
-        outputs = self.llm.generate([f"Hello {i}" for i in range(1000)], SamplingParams(max_tokens=2, temperature=0, ignore_eos=True))
+        outputs = self.llm.generate(
+            [f"Hello {i}" for i in range(1000)], SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+        )
         self.assertEqual([o.prompt for o in outputs], [f"Hello {i}" for i in range(1000)])
         self.assertTrue(all(len(o.outputs[0].token_ids) == 2 for o in outputs))
         with LLM(NANO, max_model_len=64, max_queue=1, max_num_seqs=2) as llm:
-            few = llm.generate([f"Hello {i}" for i in range(20)], SamplingParams(max_tokens=2, temperature=0, ignore_eos=True))
+            few = llm.generate(
+                [f"Hello {i}" for i in range(20)], SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+            )
         self.assertEqual(self.texts(few), self.texts(outputs[:20]))
 
     def test_threads(self):
@@ -283,23 +343,30 @@ class Calls(Engines):
         bars = []
         self.llm.generate(["Hello"] * 5, GREEDY, use_tqdm=Bar)
         self.assertEqual([(b.total, b.done, b.closed) for b in bars], [(5, 5, True)])
-        code = "import deepinfer,sys; deepinfer.LLM(sys.argv[1]).generate(['a']*60, deepinfer.SamplingParams(max_tokens=20, ignore_eos=True))"
+        code = """
+import sys
+from deepinfer import LLM, SamplingParams
+LLM(sys.argv[1]).generate(["a"] * 60, SamplingParams(max_tokens=20, ignore_eos=True))
+"""
         quiet = python_case.python(code, NANO)
         self.assertEqual((quiet.returncode, quiet.stdout, quiet.stderr), (0, "", ""))
         reader, writer = os.openpty()
-        subprocess.run([sys.executable, "-c", code, NANO], env=python_case.environment(), stderr=writer, check=True, timeout=120)
+        subprocess.run(
+            [sys.executable, "-c", code, NANO], env=python_case.environment(), stderr=writer, check=True, timeout=120
+        )
         os.close(writer)
         self.assertIn(b"60/60 prompts", os.read(reader, 100000))
         os.close(reader)
 
     def test_memory_is_flat(self):
-        # One arena, so that the count of the C library is complete; what is in use is exact, what is resident has steps.
+        # One arena, so that the count of the C library is complete. What is resident has steps.
         code = """
 import ctypes, gc, sys, time
 from deepinfer import LLM, SamplingParams
 
 class Use(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
 
 libc = ctypes.CDLL(None)
 libc.mallinfo2.restype = Use
@@ -324,31 +391,57 @@ with LLM(sys.argv[1], max_model_len=64, cache_ram=0) as llm:
         self.assertEqual(done.stderr, "")
         blocks, held, resident = map(int, done.stdout.split())
         if REQUESTS > 5000:
-            print(f"{REQUESTS - 500} requests: {blocks} more Python blocks, {held} more bytes allocated, {resident} more bytes resident")
+            print(
+                f"{REQUESTS - 500} requests: {blocks} more Python blocks, {held} more bytes allocated, "
+                f"{resident} more bytes resident"
+            )
         self.assertLess(blocks, 1000)
         self.assertLess(held, 128 * 1024)
         if not python_case.sanitized():
             self.assertLess(resident, 16 << 20)
 
+
 class Faults(Engines):
     def test_parameters_of_sampling(self):
         for name, value, kind, says in [
-            ("temperature", -1, ValueError, "0 .. 1000000"), ("temperature", float("nan"), ValueError, "nan"),
-            ("temperature", "1", TypeError, "number"), ("temperature", True, TypeError, "number"), ("top_p", 0, ValueError, "above 0"),
-            ("top_p", 1.1, ValueError, "1.1"), ("top_k", -2, ValueError, "-1"), ("top_k", 1.5, TypeError, "integer"),
-            ("min_p", 2, ValueError, "0 .. 1"), ("n", 0, ValueError, "1 .. 4096"), ("n", True, TypeError, "integer"),
-            ("max_tokens", -1, ValueError, "not -1"), ("min_tokens", 2**31, ValueError, "2147483648"), ("stop", 5, TypeError, "str"),
-            ("stop", ["a", 5], TypeError, "stop[1]"), ("stop", [""], ValueError, "stop[0]"), ("stop", "a\0", ValueError, "zero"),
-            ("stop_token_ids", "abc", TypeError, "sequence"), ("stop_token_ids", [1, "a"], TypeError, "stop_token_ids[1]"),
-            ("stop_token_ids", [-1], ValueError, "stop_token_ids[0]"), ("stop_token_ids", [2**40], ValueError, "32 bits"),
-            ("ignore_eos", 1, TypeError, "True or False"), ("seq_seed", -1, ValueError, "18446744073709551615"),
-            ("seed", 2**64, ValueError, "seed"), ("logprobs", 1001, ValueError, "1000"), ("prompt_logprobs", -1, ValueError, "0 .. 1000"),
-            ("repetition_penalty", 0, ValueError, "above 0"), ("presence_penalty", 3, ValueError, "-2 .. 2"),
-            ("frequency_penalty", "x", TypeError, "number"), ("logit_bias", [1], TypeError, "mapping"),
-            ("logit_bias", {"1": 1}, TypeError, "integer"), ("logit_bias", {1: 1000}, ValueError, "-100 .. 100"),
-            ("golden_token_ids", [-2], ValueError, "golden_token_ids[0]"), ("first_n_token_no_eos", -1, ValueError, "0"),
-            ("so_args", "json", TypeError, "mapping"), ("so_args", {"schema_typ": "json"}, TypeError, "schema_type"),
-            ("so_args", {"schema_type": "xml", "schema": ""}, ValueError, "ebnf"), ("logits_hash", None, TypeError, "True or False"),
+            ("temperature", -1, ValueError, "0 .. 1000000"),
+            ("temperature", float("nan"), ValueError, "nan"),
+            ("temperature", "1", TypeError, "number"),
+            ("temperature", True, TypeError, "number"),
+            ("top_p", 0, ValueError, "above 0"),
+            ("top_p", 1.1, ValueError, "1.1"),
+            ("top_k", -2, ValueError, "-1"),
+            ("top_k", 1.5, TypeError, "integer"),
+            ("min_p", 2, ValueError, "0 .. 1"),
+            ("n", 0, ValueError, "1 .. 4096"),
+            ("n", True, TypeError, "integer"),
+            ("max_tokens", -1, ValueError, "not -1"),
+            ("min_tokens", 2**31, ValueError, "2147483648"),
+            ("stop", 5, TypeError, "str"),
+            ("stop", ["a", 5], TypeError, "stop[1]"),
+            ("stop", [""], ValueError, "stop[0]"),
+            ("stop", "a\0", ValueError, "zero"),
+            ("stop_token_ids", "abc", TypeError, "sequence"),
+            ("stop_token_ids", [1, "a"], TypeError, "stop_token_ids[1]"),
+            ("stop_token_ids", [-1], ValueError, "stop_token_ids[0]"),
+            ("stop_token_ids", [2**40], ValueError, "32 bits"),
+            ("ignore_eos", 1, TypeError, "True or False"),
+            ("seq_seed", -1, ValueError, "18446744073709551615"),
+            ("seed", 2**64, ValueError, "seed"),
+            ("logprobs", 1001, ValueError, "1000"),
+            ("prompt_logprobs", -1, ValueError, "0 .. 1000"),
+            ("repetition_penalty", 0, ValueError, "above 0"),
+            ("presence_penalty", 3, ValueError, "-2 .. 2"),
+            ("frequency_penalty", "x", TypeError, "number"),
+            ("logit_bias", [1], TypeError, "mapping"),
+            ("logit_bias", {"1": 1}, TypeError, "integer"),
+            ("logit_bias", {1: 1000}, ValueError, "-100 .. 100"),
+            ("golden_token_ids", [-2], ValueError, "golden_token_ids[0]"),
+            ("first_n_token_no_eos", -1, ValueError, "0"),
+            ("so_args", "json", TypeError, "mapping"),
+            ("so_args", {"schema_typ": "json"}, TypeError, "schema_type"),
+            ("so_args", {"schema_type": "xml", "schema": ""}, ValueError, "ebnf"),
+            ("logits_hash", None, TypeError, "True or False"),
         ]:
             with self.subTest(name=name, value=value):
                 self.refused(kind, None, says, SamplingParams, **{name: value})
@@ -365,20 +458,39 @@ class Faults(Engines):
     def test_parameters_of_requests(self):
         generate, chat = self.llm.generate, self.llm.chat
         for kind, param, says, call, arguments in [
-            (TypeError, None, "one of prompts", generate, ()), (TypeError, None, "prompts", generate, (5,)),
-            (TypeError, None, "prompts[1]", generate, (["a", None],)), (TypeError, None, "prompts[0]", generate, ([b"a"],)),
+            (TypeError, None, "one of prompts", generate, ()),
+            (TypeError, None, "prompts", generate, (5,)),
+            (TypeError, None, "prompts[1]", generate, (["a", None],)),
+            (TypeError, None, "prompts[0]", generate, ([b"a"],)),
             (TypeError, None, "prompt_token_ids", generate, ({"prompt_tokn_ids": [1]},)),
-            (ValueError, "prompts", "one of", generate, ({},)), (ValueError, "prompts[0]", "empty", generate, ([[]],)),
+            (ValueError, "prompts", "one of", generate, ({},)),
+            (ValueError, "prompts[0]", "empty", generate, ([[]],)),
             (TypeError, None, "sampling_params", generate, ("a", {"n": 1})),
             (ValueError, "sampling_params", "2 values for 1", generate, ("a", [GREEDY, GREEDY])),
-            (ValueError, "prompts", "surrogate", generate, ("a\ud800",)), (ValueError, "prompts", "513", generate, ([5] * 513,)),
-            (ValueError, "prompts", "no room", generate, ([5] * 512,)), (ValueError, "n", "max_num_seqs", generate, ("a", SamplingParams(n=65))),
+            (ValueError, "prompts", "surrogate", generate, ("a\ud800",)),
+            (ValueError, "prompts", "513", generate, ([5] * 513,)),
+            (ValueError, "prompts", "no room", generate, ([5] * 512,)),
+            (ValueError, "n", "max_num_seqs", generate, ("a", SamplingParams(n=65))),
             (ValueError, "stop", "16", generate, ("a", SamplingParams(stop=["a"] * 17))),
             (ValueError, "stop_token_ids", "704", generate, ("a", SamplingParams(stop_token_ids=[704]))),
-            (ValueError, "so_args", "not available", generate, ("a", SamplingParams(so_args={"schema_type": "json", "schema": "{}"}))),
-            (TypeError, None, "messages", chat, ("Hello",)), (TypeError, None, "messages[0]", chat, ([5],)),
-            (ValueError, "messages", "empty", chat, ([],)), (ValueError, "messages[0].role", "wizard", chat, ([{"role": "wizard"}],)),
-            (ValueError, "messages[1].content", "content", chat, ([{"role": "user", "content": "a"}, {"role": "user", "content": 5}],)),
+            (
+                ValueError,
+                "so_args",
+                "not available",
+                generate,
+                ("a", SamplingParams(so_args={"schema_type": "json", "schema": "{}"})),
+            ),
+            (TypeError, None, "messages", chat, ("Hello",)),
+            (TypeError, None, "messages[0]", chat, ([5],)),
+            (ValueError, "messages", "empty", chat, ([],)),
+            (ValueError, "messages[0].role", "wizard", chat, ([{"role": "wizard"}],)),
+            (
+                ValueError,
+                "messages[1].content",
+                "content",
+                chat,
+                ([{"role": "user", "content": "a"}, {"role": "user", "content": 5}],),
+            ),
             (TypeError, None, "not JSON serializable", chat, ([{"role": "user", "content": b"a"}],)),
             (ValueError, "messages", "JSON", chat, ([{"role": "user", "content": float("nan")}],)),
             (ValueError, "messages", "surrogate", chat, ([{"role": "user", "content": "\udc00"}],)),
@@ -399,13 +511,21 @@ class Faults(Engines):
 
     def test_parameters_of_the_engine(self):
         for kind, param, says, named in [
-            (TypeError, None, "did you mean 'max_num_seqs'", {"max_num_seq": 3}), (TypeError, None, "did you mean 'cpu_isa'", {"cpu_is": 3}),
-            (TypeError, None, "SamplingParams", {"top_k": 3}), (TypeError, None, "LLM", {"output": "x"}), (TypeError, None, "LLM", {"quiet": True}),
-            (TypeError, None, "max_num_seqs", {"max_num_seqs": "8"}), (ValueError, "max_num_seqs", "4096", {"max_num_seqs": 0}),
-            (ValueError, "max_model_len", "1048576", {"max_model_len": 1 << 30}), (ValueError, "cpu_isa", "avx2", {"cpu_isa": "mmx"}),
-            (ValueError, "load_format", "dummy", {"load_format": "gguf"}), (TypeError, None, "chunk", {"chunk": [1]}),
-            (ValueError, "model", "No such file", {"model": "/nowhere"}), (TypeError, None, "model", {"model": 5}),
-            (ValueError, "spec", "off", {"spec": "3"}), (ValueError, "seed", "seed", {"seed": -1}),
+            (TypeError, None, "did you mean 'max_num_seqs'", {"max_num_seq": 3}),
+            (TypeError, None, "did you mean 'cpu_isa'", {"cpu_is": 3}),
+            (TypeError, None, "SamplingParams", {"top_k": 3}),
+            (TypeError, None, "LLM", {"output": "x"}),
+            (TypeError, None, "LLM", {"quiet": True}),
+            (TypeError, None, "max_num_seqs", {"max_num_seqs": "8"}),
+            (ValueError, "max_num_seqs", "4096", {"max_num_seqs": 0}),
+            (ValueError, "max_model_len", "1048576", {"max_model_len": 1 << 30}),
+            (ValueError, "cpu_isa", "avx2", {"cpu_isa": "mmx"}),
+            (ValueError, "load_format", "dummy", {"load_format": "gguf"}),
+            (TypeError, None, "chunk", {"chunk": [1]}),
+            (ValueError, "model", "No such file", {"model": "/nowhere"}),
+            (TypeError, None, "model", {"model": 5}),
+            (ValueError, "spec", "off", {"spec": "3"}),
+            (ValueError, "seed", "seed", {"seed": -1}),
         ]:
             with self.subTest(named=named):
                 self.refused(kind, param, says, LLM, **{"model": NANO, **named})
@@ -416,7 +536,11 @@ class Faults(Engines):
         self.assertRaisesRegex(TypeError, "pickled", pickle.dumps, self.llm)
 
     def test_environment(self):
-        code = "import deepinfer,sys; l = deepinfer.LLM(); print(l.max_model_len, l.generate('a', deepinfer.SamplingParams(max_tokens=1))[0].seed, l.info.path)"
+        code = """
+from deepinfer import LLM, SamplingParams
+llm = LLM()
+print(llm.max_model_len, llm.generate("a", SamplingParams(max_tokens=1))[0].seed, llm.info.path)
+"""
         done = python_case.python(code, DEEPINFER_CONTEXT="77", DEEPINFER_SEED="5", DEEPINFER_MODEL=NANO)
         self.assertEqual(done.stdout.split(), ["77", "5", NANO], done.stderr)
         done = python_case.python(code, DEEPINFER_CONTEXT="77")
@@ -426,7 +550,10 @@ class Faults(Engines):
 
     def test_a_model_without_a_tokenizer(self):
         with tempfile.TemporaryDirectory() as folder:
-            with open(os.path.join(NANO, "config.json")) as source, open(os.path.join(folder, "config.json"), "w") as copy:
+            with (
+                open(os.path.join(NANO, "config.json")) as source,
+                open(os.path.join(folder, "config.json"), "w") as copy,
+            ):
                 copy.write(source.read())
             with LLM(folder, load_format="dummy", max_model_len=64) as llm:
                 output = llm.generate([[5, 6]], SamplingParams(max_tokens=4, logprobs=1, ignore_eos=True))[0]
@@ -442,7 +569,10 @@ class Data(common.Case):
         self.assertEqual(pickle.loads(pickle.dumps(params)), params)
         self.assertEqual(params.clone(), params)
         self.assertIsNot(params.clone().stop, params.stop)
-        self.assertEqual(repr(params), "SamplingParams(n=2, max_tokens=3, stop=['a'], ignore_eos=True, seed=5, logprobs=1, logit_bias={1: 2.0})")
+        self.assertEqual(
+            repr(params),
+            "SamplingParams(n=2, max_tokens=3, stop=['a'], ignore_eos=True, seed=5, logprobs=1, logit_bias={1: 2.0})",
+        )
         with LLM(NANO, max_model_len=64) as llm:
             output = llm.generate("Hello", params)[0]
             refused = llm.generate([[704]], params, on_error="return")[0]
@@ -467,8 +597,14 @@ class Life(common.Case):
         next(stream)
         llm.close()
         llm.close()
-        for call in (lambda: llm.generate("a"), lambda: list(stream), lambda: llm.score("a"), lambda: llm.get_tokenizer().encode("a"),
-                     lambda: llm.stream("a"), lambda: llm.chat([{"role": "user", "content": "a"}])):
+        for call in (
+            lambda: llm.generate("a"),
+            lambda: list(stream),
+            lambda: llm.score("a"),
+            lambda: llm.get_tokenizer().encode("a"),
+            lambda: llm.stream("a"),
+            lambda: llm.chat([{"role": "user", "content": "a"}]),
+        ):
             self.assertRaisesRegex(RuntimeError, "closed", call)
         self.assertIn("closed", repr(llm))
         self.assertEqual(llm.info.vocabulary, 704)
@@ -483,8 +619,10 @@ class Life(common.Case):
             except RuntimeError as error:
                 caught.append(error.code)
 
-        calls = [lambda: llm.generate(["Hello"] * 3, SamplingParams(max_tokens=100000, ignore_eos=True)),
-                 lambda: llm.score(prompt_token_ids=[5] * 3000)]
+        calls = [
+            lambda: llm.generate(["Hello"] * 3, SamplingParams(max_tokens=100000, ignore_eos=True)),
+            lambda: llm.score(prompt_token_ids=[5] * 3000),
+        ]
         threads = [threading.Thread(target=work, args=(call,)) for call in calls]
         for thread in threads:
             thread.start()
@@ -543,8 +681,13 @@ with LLM(sys.argv[1]) as llm:
             short = llm.generate("Hello", SamplingParams(max_tokens=3, ignore_eos=True))
             print("interrupted", len(short[0].outputs[0].token_ids), flush=True)
 """
-        process = subprocess.Popen([sys.executable, "-c", code, NANO], env=python_case.environment(), stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, NANO],
+            env=python_case.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(3):
             self.assertEqual(process.stdout.readline(), "go\n")
             time.sleep(0.2)
@@ -563,7 +706,9 @@ with LLM(sys.argv[1]) as llm:
         for _ in range(3):
             LLM(NANO, max_model_len=64, threads=2).generate("Hello", GREEDY)
         self.assertEqual(threads(), before)
-        done = python_case.python("import deepinfer,sys; llm = deepinfer.LLM(sys.argv[1]); s = llm.stream('a'); next(s)", NANO)
+        done = python_case.python(
+            "import deepinfer,sys; llm = deepinfer.LLM(sys.argv[1]); s = llm.stream('a'); next(s)", NANO
+        )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
@@ -590,8 +735,10 @@ class Asyncio(common.Case):
                 self.assertEqual(answer, whole)
             self.assertEqual("".join(p.text for p in pieces), whole.text)
             messages = [{"role": "user", "content": "Hello"}]
-            self.assertEqual((await engine.complete(messages=messages, sampling_params=GREEDY, thinking=True)).outputs,
-                             engine.llm.chat(messages, GREEDY, thinking=True)[0].outputs)
+            self.assertEqual(
+                (await engine.complete(messages=messages, sampling_params=GREEDY, thinking=True)).outputs,
+                engine.llm.chat(messages, GREEDY, thinking=True)[0].outputs,
+            )
             self.assertEqual((await engine.score("Hello"))[0], engine.llm.score("Hello")[0])
 
         self.run_async(work)
@@ -626,7 +773,10 @@ class Asyncio(common.Case):
 
     def test_closing_wakes_those_who_wait(self):
         async def work(engine):
-            waiting = [asyncio.ensure_future(engine.complete("Hello", SamplingParams(max_tokens=500, ignore_eos=True))) for _ in range(3)]
+            waiting = [
+                asyncio.ensure_future(engine.complete("Hello", SamplingParams(max_tokens=500, ignore_eos=True)))
+                for _ in range(3)
+            ]
             await asyncio.sleep(0.2)
             await asyncio.get_running_loop().run_in_executor(None, engine.close)
             for done in await asyncio.gather(*waiting, return_exceptions=True):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The examples in Python run and keep their promises."""
+
 # labels: long
 import subprocess
 import sys
@@ -14,8 +15,15 @@ python_case.prepare()
 @unittest.skipIf(python_case.sanitized(), "the other tests do the same with a smaller model")
 class Examples(common.Case):
     def example(self, name, *arguments):
-        done = subprocess.run([sys.executable, str(common.ROOT / "examples" / name), *arguments], env=python_case.environment(PYTHONIOENCODING="utf-8"),
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=300)
+        done = subprocess.run(
+            [sys.executable, str(common.ROOT / "examples" / name), *arguments],
+            env=python_case.environment(PYTHONIOENCODING="utf-8"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            timeout=300,
+        )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout.splitlines()
 

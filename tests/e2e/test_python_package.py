@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The Python package as a package: it agrees with the header, installs without a network, and says what is wrong with a library."""
+"""The Python package as a package: header, installing without a network, what is said about a wrong library."""
+
 # labels: long
 import ctypes
 import os
@@ -37,22 +38,34 @@ class Header(common.Case):
             lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
             wanted.append(f"{name} {ctypes.sizeof(structure)}")
             for field, _ in structure._fields_:
-                lines.append(f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name} *)0)->{field}));')
+                lines.append(
+                    f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name} *)0)->{field}));'
+                )
                 place = getattr(structure, field)
                 wanted.append(f"{name}.{field} {place.offset} {place.size}")
         source = '#include <stdio.h>\n#include "deepinfer.h"\nint main(void) {' + "".join(lines) + "}"
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "layout")
-            subprocess.run(["gcc", "-I", str(HEADER.parent), "-x", "c", "-", "-o", program], input=source.encode(), check=True)
-            found = subprocess.run([program], env=common.environment(LD_PRELOAD=""), stdout=subprocess.PIPE, text=True, check=True).stdout
+            subprocess.run(
+                ["gcc", "-I", str(HEADER.parent), "-x", "c", "-", "-o", program], input=source.encode(), check=True
+            )
+            found = subprocess.run(
+                [program], env=common.environment(LD_PRELOAD=""), stdout=subprocess.PIPE, text=True, check=True
+            ).stdout
         self.assertEqual(found.splitlines(), wanted)
 
     def test_names(self):
         text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.S)
         for name in _library._FUNCTIONS:
             self.assertRegex(text, rf"DI_API [^;]*\b{name}\(")
-        sampling = text[text.index("typedef struct di_sampling {"):text.index("} di_sampling;")]
-        fields = set(re.findall(r"(\w+);", sampling)) - {"has_seed", "stop_count", "stop_token_count", "logit_bias_count", "golden_token_count"}
+        sampling = text[text.index("typedef struct di_sampling {") : text.index("} di_sampling;")]
+        fields = set(re.findall(r"(\w+);", sampling)) - {
+            "has_seed",
+            "stop_count",
+            "stop_token_count",
+            "logit_bias_count",
+            "golden_token_count",
+        }
         self.assertEqual(set(deepinfer.SamplingParams.__dataclass_fields__), fields | {"seed"})
         version = [re.search(rf"DI_VERSION_{part}\s+(\d+)", text)[1] for part in ("MAJOR", "MINOR", "PATCH")]
         self.assertEqual(deepinfer.__version__, ".".join(version))
@@ -60,8 +73,12 @@ class Header(common.Case):
 
     def test_options(self):
         from deepinfer._engine import known_options
+
         known = known_options()
-        self.assertEqual([known[n] for n in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")], ["context", "max-seqs", "max-rows"])
+        self.assertEqual(
+            [known[n] for n in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")],
+            ["context", "max-seqs", "max-rows"],
+        )
         text = common.run("help", "configuration-markdown").text
         for group, title in re.findall(r"\n## (common|limits)\n(.*?)(?=\n## |\Z)", text, re.S):
             for name in re.findall(r"\n\| `--([a-z-]+)`", title):
@@ -82,8 +99,13 @@ class Library(common.Case):
         self.says("/nowhere/lib.so", "LIBDEEPINFER", "/nowhere/lib.so", "does not exist")
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(common.ROOT / "python/deepinfer", pathlib.Path(folder, "a/deepinfer"))
-            done = subprocess.run([sys.executable, "-c", OPEN], env=common.environment(PYTHONPATH=folder + "/a", LIBDEEPINFER=""),
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            done = subprocess.run(
+                [sys.executable, "-c", OPEN],
+                env=common.environment(PYTHONPATH=folder + "/a", LIBDEEPINFER=""),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         self.assertIn("libdeepinfer.so.0 was not found", done.stderr)
         self.assertIn("pip install ./python", done.stderr)
 
@@ -98,11 +120,14 @@ class Library(common.Case):
             self.says(library(folder, "few.so", current), "has no function")
             names = [name for name in _library._FUNCTIONS if name != "di_version"]
             stubs = "".join(f"void {name}(void) {{}}\n" for name in names if name != "di_request_params_default")
-            shape = f"void di_request_params_default(char *p) {{ for (int i = 0; i < {ctypes.sizeof(_library.RequestParams) + 8}; i++) p[i] = 0; }}"
+            size = ctypes.sizeof(_library.RequestParams) + 8
+            shape = f"void di_request_params_default(char *p) {{ for (int i = 0; i < {size}; i++) p[i] = 0; }}"
             self.says(library(folder, "shape.so", current + stubs + shape), "other structures")
 
     def test_data_needs_no_library(self):
-        done = python_case.python("import deepinfer; print(deepinfer.SamplingParams(n=2))", LIBDEEPINFER="/nowhere/lib.so")
+        done = python_case.python(
+            "import deepinfer; print(deepinfer.SamplingParams(n=2))", LIBDEEPINFER="/nowhere/lib.so"
+        )
         self.assertEqual(done.stdout, "SamplingParams(n=2)\n", done.stderr)
 
 
@@ -121,29 +146,43 @@ class Wheel(common.Case):
     def test_install_without_a_network(self):
         with tempfile.TemporaryDirectory() as folder:
             root = self.build(folder)
-            environment = common.environment(PIP_NO_INDEX="1", PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_CONFIG_FILE="/dev/null")
+            environment = common.environment(
+                PIP_NO_INDEX="1", PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_CONFIG_FILE="/dev/null"
+            )
             for name in ("PYTHONPATH", "LIBDEEPINFER"):
                 environment.pop(name, None)
             place = pathlib.Path(folder, "environment")
             subprocess.run([sys.executable, "-m", "venv", str(place)], check=True, env=environment)
             subprocess.run([str(place / "bin/pip"), "install", "-q", str(root / "python")], check=True, env=environment)
             shutil.rmtree(root)
-            done = subprocess.run([str(place / "bin/python"), "-c", OPEN], env=environment, cwd=folder, stdout=subprocess.PIPE, text=True)
+            done = subprocess.run(
+                [str(place / "bin/python"), "-c", OPEN], env=environment, cwd=folder, stdout=subprocess.PIPE, text=True
+            )
             self.assertEqual(done.returncode, 0)
             for path in done.stdout.split()[::2]:
                 self.assertTrue(path.startswith(str(place)), path)
             site = next(place.glob("lib/python*/site-packages/deepinfer"))
-            self.assertTrue((site / "py.typed").exists() and (site / "models/tiny/LICENSE").exists() and (site / "models/tiny/ATTRIBUTION.md").exists())
+            self.assertTrue(
+                (site / "py.typed").exists()
+                and (site / "models/tiny/LICENSE").exists()
+                and (site / "models/tiny/ATTRIBUTION.md").exists()
+            )
 
     def test_wheel_is_reproducible(self):
         with tempfile.TemporaryDirectory() as folder:
             root = self.build(folder)
-            code = "import sys; sys.path.insert(0, sys.argv[1]); import backend; print(backend.build_wheel(sys.argv[2]))"
+            code = (
+                "import sys; sys.path.insert(0, sys.argv[1]); import backend; print(backend.build_wheel(sys.argv[2]))"
+            )
             wheels = []
             for name in ("a", "b"):
                 pathlib.Path(folder, name).mkdir()
-                done = subprocess.run([sys.executable, "-c", code, str(root / "python"), os.path.join(folder, name)], stdout=subprocess.PIPE,
-                                      text=True, check=True)
+                done = subprocess.run(
+                    [sys.executable, "-c", code, str(root / "python"), os.path.join(folder, name)],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    check=True,
+                )
                 wheels.append(pathlib.Path(folder, name, done.stdout.strip()))
             self.assertEqual(wheels[0].read_bytes(), wheels[1].read_bytes())
             names = zipfile.ZipFile(wheels[0]).namelist()
@@ -151,7 +190,9 @@ class Wheel(common.Case):
             record = zipfile.ZipFile(wheels[0]).read([n for n in names if n.endswith("RECORD")][0]).decode().split()
             self.assertEqual([line.split(",")[0] for line in record], names)
             (root / "build/release/libdeepinfer.so.0").unlink()
-            done = subprocess.run([sys.executable, "-c", code, str(root / "python"), folder], stderr=subprocess.PIPE, text=True)
+            done = subprocess.run(
+                [sys.executable, "-c", code, str(root / "python"), folder], stderr=subprocess.PIPE, text=True
+            )
             self.assertEqual(done.returncode, 1)
             self.assertIn("run `make`", done.stderr)
 
