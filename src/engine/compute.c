@@ -23,6 +23,7 @@ static void run_job(di_compute *c, di_compute_job *job) {
     job->error = (di_error){0};
     job->status = di_model_submit(c->model, job->step, &job->error);
     if (job->status == DI_OK) di_model_poll(c->model, job->step, true, &job->status, &job->error);
+    job->computed = job->status == DI_OK;
     if (job->status == DI_OK && job->inspect) job->inspect(job->inspect_arg);
     if (job->status == DI_OK && job->sample.count) {
         di_backend *backend = di_model_backend(c->model);

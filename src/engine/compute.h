@@ -18,6 +18,7 @@ typedef struct di_compute_job {
     void (*inspect)(void *arg); /* NULL, or called between the two */
     void *inspect_arg;
     /* results */
+    bool computed; /* the forward pass succeeded */
     di_status status;
     di_error error;
     int64_t compute_ns;

@@ -92,6 +92,7 @@ typedef struct di_sequence {
     bool in_step;                          /* has rows in the step that is being computed */
     bool doomed;                           /* ended meanwhile: give the state back at the commit */
     uint32_t step_index, logits_row, rows; /* of the step that runs */
+    bool sure;                             /* its rows are in the state when they are computed (di_step_entry) */
     uint32_t first_item, prompt_items, choice_item;
     di_state *state;    /* NULL: not started, swapped out, or ended */
     di_disk_load *load; /* RESTORING: what is being read, and up to where it would reach */

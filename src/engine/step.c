@@ -65,6 +65,7 @@ static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t
         .count = count,
         .logits_from = logits_from,
         .replay_from = -1,
+        .sure = s->request->prompt_done, /* prompts are committed in stages */
     };
     if (engine->compact && !s->request->score && done < prompt) {
         /* The decoder half sees the last `keep` positions of the prompt only, all of them in its last chunk. */
@@ -75,6 +76,7 @@ static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t
     }
     if (di_step_add(engine->step, &entry, &s->step_index, &s->logits_row, &error) != DI_OK) return false;
     s->rows = count;
+    s->sure = entry.sure;
     s->in_step = true;
     s->prompt_items = 0;
     s->first_item = batch_of(engine)->count;
@@ -360,14 +362,11 @@ static di_status emit_prompt_rows(di_engine *engine, di_sequence *s, uint32_t do
 
 static di_status commit_sequence(di_engine *engine, di_sequence *s, di_error *error) {
     di_request *request = s->request;
-    uint32_t done = (uint32_t)di_state_length(s->state);
+    uint32_t done = (uint32_t)di_state_length(s->state) - (s->sure ? s->rows : 0);
     bool reaches = done + s->rows == s->goal, prompt_end = reaches && !request->prompt_done;
     uint32_t choices = !reaches || !s->choose ? 0 : prompt_end ? (uint32_t)request->sampling.n : 1;
     if (!results_ok(engine, s, s->prompt_items + choices, error)) return error->status;
-    if (request->prompt_done)
-        commit_rows(engine, s, s->rows);
-    else
-        commit_prompt(engine, s);
+    if (!s->sure) commit_prompt(engine, s);
     di_count(&engine->metrics, DI_COUNT_COMPUTED_ROWS, s->rows);
     engine->tenants[request->tenant_place].served += s->rows;
     di_status status = DI_OK;
@@ -408,6 +407,8 @@ void di_commit_step(di_engine *engine) {
         di_sequence *s = engine->planned[i];
         di_request *request = s->request;
         s->in_step = false;
+        /* The state holds these rows, whatever became of the request meanwhile. */
+        if (s->sure && engine->job.computed) commit_rows(engine, s, s->rows);
         if (s->doomed || request->state == DI_REQUEST_FINISHED || s->done) {
             di_release_sequence(engine, s);
             continue;

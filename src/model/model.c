@@ -1,6 +1,7 @@
 /* model.c - books of a step, the same for every family: rows, sequences, logits, submit and commit. */
 #include "model/model_internal.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,16 +205,18 @@ di_status di_model_submit(di_model *model, di_step *step, di_error *error) {
 
 bool di_model_poll(di_model *model, di_step *step, bool wait, di_status *status, di_error *error) {
     (void)wait;
-    (void)step;
     model->backend->ops->synchronise(model->backend);
     *status = model->backend->failure(model->backend, error);
+    for (uint32_t i = 0; *status == DI_OK && i < step->half[0].sequence_count; i++)
+        if (step->entries[i].sure) model->family->commit(step, i, step->entries[i].count);
     return true;
 }
 
 void di_model_commit(di_model *model, di_step *step, uint32_t index, uint32_t count, di_state_view *state) {
     const di_step_entry *entry = &step->entries[index];
     if (count > entry->count) count = entry->count;
-    if (count) model->family->commit(step, index, count);
+    assert(!entry->sure || count == entry->count);
+    if (count && !entry->sure) model->family->commit(step, index, count);
     if (count && entry->replay_from >= 0) state->decoder_low = entry->replay_from;
     state->committed = entry->state.committed + (int32_t)count;
 }

@@ -105,6 +105,9 @@ typedef struct di_step_entry {
      * windows before it. Positions below `committed` come from the kept rows; decoder_from is then implied. */
     int32_t replay_from;
     bool taps;
+    /* All rows are sure to be committed once they are computed: di_model_poll writes them into the state, on the thread
+     * that computes. di_model_commit must follow, with all of them, whenever it said that the step succeeded. */
+    bool sure;
 } di_step_entry;
 
 /* Adds one sequence's rows. Returns its index in the step through *index; the first of its logits rows through
