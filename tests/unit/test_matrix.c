@@ -30,9 +30,9 @@
 #define SLOW false
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-#define SOME_ROWS "T1,T3,T4,T5,T6,T11,T12,T14,T15"
+#define SOME_ROWS "T4,T5,T6,T14"
 #else
-#define SOME_ROWS "T1,T5,T14" /* no fork under ThreadSanitizer */
+#define SOME_ROWS "T14" /* no fork under ThreadSanitizer */
 #endif
 
 typedef struct outcome {
@@ -95,8 +95,9 @@ static void nano_passes_every_row(void **state) {
 
 static void the_embedded_model_passes(void **state) {
     (void)state;
+    if (SLOW) skip();
     outcome o;
-    assert_true(run(TINY, SLOW ? "T4" : "T1,T4,T9,T15", false, NULL, 0, &o));
+    assert_true(run(TINY, "T1,T4,T9,T15", false, NULL, 0, &o));
     assert_int_equal(o.differing, 0);
     assert_string_equal(o.not_run, "");
     print_message("tiny: %llu tokens in %u cases\n", (unsigned long long)o.tokens, o.cases);
@@ -104,9 +105,10 @@ static void the_embedded_model_passes(void **state) {
 
 static void compact_prefill_passes(void **state) {
     (void)state;
+    if (SLOW) skip();
     outcome o;
     const di_option compact[] = {{"prefill", "compact"}};
-    assert_true(run(NANO, SLOW ? "T4" : "T1,T4,T5,T6", false, compact, 1, &o));
+    assert_true(run(NANO, "T1,T4,T5,T6", false, compact, 1, &o));
     assert_int_equal(o.differing, 0);
     assert_true(o.tokens > 400);
 }
@@ -140,6 +142,7 @@ static unsigned zero_indexers(const di_folder *folder, const char *shard) {
 
 static void equal_index_scores_pass(void **state) {
     (void)state;
+    if (SLOW) skip();
     di_folder folder = di_folder_new(NANO);
     unsigned zeroed = 0;
     static const char *const shards[] = {"model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
@@ -147,7 +150,7 @@ static void equal_index_scores_pass(void **state) {
     for (size_t i = 0; i < 4; i++) zeroed += zero_indexers(&folder, shards[i]);
     assert_true(zeroed >= 3);
     outcome o;
-    assert_true(run(folder.path, SLOW ? "T4" : "T1,T3,T4,T11", false, NULL, 0, &o));
+    assert_true(run(folder.path, "T1,T3,T4,T11", false, NULL, 0, &o));
     assert_int_equal(o.differing, 0);
     assert_string_equal(o.not_run, "");
     di_folder_delete(&folder);
@@ -157,8 +160,8 @@ static void equal_index_scores_pass(void **state) {
 
 static void a_planted_bit_is_found(void **state) {
     (void)state;
-    static const char *const rows[] = {"T1", "T5", "T6", "T11", "T14", "T15"};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i += SLOW ? 3 : 1) {
+    static const char *const rows[] = {"T14", "T1", "T5", "T6", "T11", "T15"};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i += SLOW ? 6 : 1) {
         outcome o;
         assert_false(run(NANO, rows[i], true, NULL, 0, &o));
         assert_int_equal(o.differing, 1); /* in one case */
