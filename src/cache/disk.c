@@ -200,9 +200,9 @@ static void use_state(di_disk *d, const uint64_t *keys, const int32_t *ids, uint
 
 /* ---------------------------------------------------------------- I/O thread: loading */
 
-/* Reads a record and compares it with what it should be, ids included. */
+/* Reads a record and compares it with what it should be, ids included. *damaged is set when it is removed. */
 static bool load_record(di_disk *d, const di_disk_key *what, const int32_t *ids, uint32_t id_count,
-                        const uint8_t fingerprint[DI_FINGERPRINT], loaded *out, int32_t *decoder_low) {
+                        const uint8_t fingerprint[DI_FINGERPRINT], loaded *out, int32_t *decoder_low, bool *damaged) {
     pthread_mutex_lock(&d->mutex);
     bool stored = di_index_is_stored(&d->index, what);
     pthread_mutex_unlock(&d->mutex);
@@ -222,6 +222,7 @@ static bool load_record(di_disk *d, const di_disk_key *what, const int32_t *ids,
         warn(d, path, why, "; it is a miss");
     } else if (fault != DI_DISK_SOUND) {
         forget(d, what);
+        *damaged |= fault == DI_DISK_DAMAGED;
         if (fault == DI_DISK_DAMAGED) warn(d, path, why, "; it is a miss");
         if (fault == DI_DISK_DAMAGED && !d->read_only) d->io->unlink(path);
     }
@@ -255,24 +256,27 @@ static void forget_missing(di_disk *d, const di_disk_load *l) {
     }
 }
 
+/* Damage seldom comes alone: once there is some, the other records are looked at too, so that one miss heals them all.
+ */
 static bool read_records(di_disk *d, di_disk_load *l) {
     uint8_t fingerprint[DI_FINGERPRINT];
+    bool ok = true, damaged = false;
     di_fingerprint_root(l->salt, fingerprint);
-    di_disk_key what = snapshot_key(d, l->keys, l->ids, l->position);
-    for (uint32_t b = 0; b < l->block_count; b++) {
+    for (uint32_t b = 0; b < l->block_count && (ok || damaged); b++) {
         const int32_t *ids = l->ids + (size_t)b * d->page_tokens;
         di_fingerprint_next(fingerprint, ids, d->page_tokens, fingerprint);
-        di_disk_key key = block_key(l->keys[b + 1]);
-        if (is_abandoned(d, l) || !load_record(d, &key, ids, d->page_tokens, fingerprint, &l->blocks[b], NULL))
-            return false;
+        di_disk_key what = block_key(l->keys[b + 1]);
+        ok &= load_record(d, &what, ids, d->page_tokens, fingerprint, &l->blocks[b], NULL, &damaged);
+        if (is_abandoned(d, l)) return false;
     }
+    if (!ok && !damaged) return false;
     uint32_t from = l->block_count * d->page_tokens;
+    di_disk_key what = snapshot_key(d, l->keys, l->ids, l->position);
     di_fingerprint_next(fingerprint, l->ids + from, l->position - from, fingerprint);
-    if (is_abandoned(d, l) ||
-        !load_record(d, &what, l->ids + from, l->position - from, fingerprint, &l->snapshot, &l->decoder_low))
-        return false;
-    use_state(d, l->keys, l->ids, l->position, next_ages(d, l->block_count + 1));
-    return true;
+    ok &=
+        load_record(d, &what, l->ids + from, l->position - from, fingerprint, &l->snapshot, &l->decoder_low, &damaged);
+    if (ok) use_state(d, l->keys, l->ids, l->position, next_ages(d, l->block_count + 1));
+    return ok;
 }
 
 static bool read_load(di_disk *d, di_disk_load *l) {
@@ -409,8 +413,6 @@ static bool is_over(di_disk *d, uint64_t need) {
 
 /* Removes oldest records until `need` bytes more fit the budget. False and errno if that cannot be. */
 static bool make_space(di_disk *d, uint64_t need) {
-    errno = EFBIG;
-    if (need > d->budget) return false;
     while (is_over(d, need)) {
         di_entry *oldest = d->index.oldest;
         char path[PATH_MAX];
@@ -450,7 +452,6 @@ static bool write_record(di_disk *d, const di_disk_header *h, const int32_t *ids
 }
 
 static void failed_to_write(di_disk *d, int error) {
-    if (error == EFBIG) return; /* counted as dropped */
     if (!d->write_warned) warn(d, d->root, "cannot store: ", strerror(error));
     d->write_warned = true;
 }
@@ -462,8 +463,9 @@ static bool save_record(di_disk *d, di_disk_header *h, const int32_t *ids, di_te
     memcpy(h->profile, d->profile, sizeof h->profile);
     h->payload_bytes = payload->length;
     uint64_t bytes = DI_DISK_HEADER + h->id_count * sizeof *ids + payload->length;
-    bool ok = make_space(d, bytes) && write_record(d, h, ids, payload->data, used_ns);
-    int error = ok ? 0 : errno;
+    bool fits = bytes <= d->budget; /* larger than the whole folder may be: nothing to complain about */
+    bool ok = fits && make_space(d, bytes) && write_record(d, h, ids, payload->data, used_ns);
+    int error = errno;
     pthread_mutex_lock(&d->mutex);
     di_entry *entry = di_index_find(&d->index, &h->what);
     if (ok && !entry) entry = di_index_add(&d->index, &h->what, bytes, 0);
@@ -475,8 +477,8 @@ static bool save_record(di_disk *d, di_disk_header *h, const int32_t *ids, di_te
     d->queued_bytes -= payload->length;
     d->counters.saves += ok;
     d->counters.saved_bytes += ok ? bytes : 0;
-    d->counters.save_failures += !ok && error != EFBIG;
-    d->counters.dropped += error == EFBIG;
+    d->counters.save_failures += fits && !ok;
+    d->counters.dropped += !fits;
     pthread_mutex_unlock(&d->mutex);
     if (ok && entry) {
         entry->file_ns = used_ns;
@@ -484,7 +486,7 @@ static bool save_record(di_disk *d, di_disk_header *h, const int32_t *ids, di_te
     }
     if (ok)
         d->write_warned = false;
-    else
+    else if (fits)
         failed_to_write(d, error);
     di_text_free(payload);
     return ok;

@@ -439,24 +439,29 @@ void di_prefix_set_disk(di_prefix_cache *c, di_disk *disk) {
     c->disk = disk;
 }
 
-static bool adopt_snapshot(di_prefix_cache *c, uint32_t position, const di_disk_load *load, di_state *state) {
+static bool adopt_snapshot(di_prefix_cache *c, uint32_t position, const di_disk_load *load, di_state *state,
+                           uint64_t *bytes) {
     size_t length;
     int32_t low;
     const char *rest = di_disk_load_snapshot(load, &length, &low);
+    *bytes -= length < *bytes ? length : *bytes;
     return low >= 0 && (uint32_t)low <= position && di_prefix_make_room(c, position / c->page_tokens + 2) &&
            di_state_begin(state, position, low, NULL) == DI_OK && di_state_read_rest(state, rest, length);
 }
 
 di_adopt di_prefix_adopt(di_prefix_cache *c, uint64_t salt, const int32_t *ids, uint32_t position,
-                         const di_disk_load *load, di_state *state, uint32_t *blocks, uint64_t bytes) {
+                         const di_disk_load *load, di_state *state, uint32_t *blocks, uint64_t *bytes) {
     uint32_t complete = position / c->page_tokens;
-    uint64_t done = 0;
-    bool ok = *blocks > 0 || adopt_snapshot(c, position, load, state);
-    while (ok && *blocks < complete && done < bytes) {
+    bool ok = true;
+    if (*blocks == UINT32_MAX) {
+        ok = adopt_snapshot(c, position, load, state, bytes);
+        *blocks = 0;
+    }
+    while (ok && *blocks < complete && *bytes) {
         size_t length;
         const char *block = di_disk_load_block(load, *blocks, &length);
         ok = di_state_read_block(state, *blocks, block, length);
-        done += length;
+        *bytes -= length < *bytes ? length : *bytes;
         ++*blocks;
     }
     if (!ok) {

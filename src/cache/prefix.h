@@ -66,12 +66,12 @@ bool di_prefix_make_room(di_prefix_cache *cache, uint32_t pages);
 /* With a disk tier, what is published goes there too. NULL: none. */
 void di_prefix_set_disk(di_prefix_cache *cache, di_disk *disk);
 /* Restores a load that succeeded (snapshot at `position` of ids) into the fresh `state`, and in the end into the tree.
- * It takes about `bytes` at a time, so that others need not wait long: call again while it returns DI_ADOPT_MORE, with
- * *blocks, which is 0 at first and counts what is done. Until it is done the state's content means nothing.
- * DI_ADOPT_FAILED: wrong sizes or no pages; the state is then fresh again. */
+ * It takes about *bytes at a time, which it reduces by what it took, so that others need not wait long: call again
+ * while it returns DI_ADOPT_MORE, with *blocks, which is UINT32_MAX at first. Until it is done the state's content
+ * means nothing. DI_ADOPT_FAILED: wrong sizes or no pages; the state is then fresh again. */
 typedef enum di_adopt { DI_ADOPT_FAILED, DI_ADOPT_MORE, DI_ADOPT_DONE } di_adopt;
 di_adopt di_prefix_adopt(di_prefix_cache *cache, uint64_t salt, const int32_t *ids, uint32_t position,
-                         const di_disk_load *load, di_state *state, uint32_t *blocks, uint64_t bytes);
+                         const di_disk_load *load, di_state *state, uint32_t *blocks, uint64_t *bytes);
 
 void di_prefix_clear(di_prefix_cache *cache);
 const di_prefix_counters *di_prefix_get_counters(const di_prefix_cache *cache);

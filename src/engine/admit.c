@@ -232,14 +232,11 @@ static void count_restored(di_engine *engine, di_request *request, uint32_t posi
 }
 
 /* Takes over what was read, a piece at a time beside others. True when the sequence can go on. */
-static bool adopt(di_engine *engine, di_sequence *s) {
+static bool adopt(di_engine *engine, di_sequence *s, uint64_t *bytes) {
     di_request *request = s->request;
-    if (s->adopted == UINT32_MAX) {
-        di_state_reset(s->state);
-        s->adopted = 0;
-    }
+    if (s->adopted == UINT32_MAX) di_state_reset(s->state);
     di_adopt result = di_prefix_adopt(engine->cache, request->tenant, s->ids, s->load_position, s->load, s->state,
-                                      &s->adopted, ADOPTED_BYTES);
+                                      &s->adopted, bytes);
     if (result == DI_ADOPT_MORE) return false;
     bool loaded = result == DI_ADOPT_DONE;
     if (loaded) count_restored(engine, request, s->load_position);
@@ -248,31 +245,28 @@ static bool adopt(di_engine *engine, di_sequence *s) {
 }
 
 /* True when the sequence need not wait any longer. */
-static bool poll_restore(di_engine *engine, di_sequence *s, bool late, bool *busy) {
+static bool poll_restore(di_engine *engine, di_sequence *s, bool late, uint64_t *bytes) {
     di_disk_result result = di_disk_load_poll(s->load);
     if (result == DI_DISK_PENDING && !late) return false;
-    if (result == DI_DISK_LOADED && !adopt(engine, s)) {
-        *busy = true;
-        return false;
-    }
+    if (result == DI_DISK_LOADED && (!*bytes || !adopt(engine, s, bytes))) return false;
     di_disk_load_free(s->load);
     s->load = NULL;
     return true;
 }
 
 bool di_poll_restores(di_engine *engine) {
-    bool busy = false;
+    uint64_t bytes = ADOPTED_BYTES; /* of all of them in one turn */
     for (uint32_t i = 0; engine->disk && i < engine->running.count; i++) {
         di_request *request = engine->running.items[i];
         if (request->state != DI_REQUEST_RESTORING) continue;
         bool late = di_now_ns() >= request->restore_until_ns, waiting = false;
         for (int32_t j = 0; j < request->sampling.n; j++) {
             di_sequence *s = &request->sequences[j];
-            if (s->load && !poll_restore(engine, s, late, &busy)) waiting = true;
+            if (s->load && !poll_restore(engine, s, late, &bytes)) waiting = true;
         }
         if (!waiting) request->state = DI_REQUEST_PREFILL;
     }
-    return busy;
+    return !bytes; /* there may be more */
 }
 
 static di_status start_request(di_engine *engine, di_request *request, di_error *error) {
@@ -474,11 +468,13 @@ static void let_run(di_engine *engine, di_request_list *list, uint32_t index) {
         di_emit_prompt(request);
 }
 
-/* One whose reader is behind would only be in the way. */
+/* One whose reader is behind would only be in the way. One that ended in the list, because its last token was still to
+ * be delivered when it was moved out, is reaped from there. */
 static int64_t first_in_order(const di_engine *engine, const di_request_list *list) {
     int64_t best = -1;
     for (uint32_t i = 0; i < list->count; i++) {
         di_request *request = list->items[i];
+        if (request->state == DI_REQUEST_FINISHED) continue;
         if (best >= 0 && request->order >= list->items[best]->order) continue;
         if (list == &engine->queue || !di_reader_is_behind(engine, request)) best = i;
     }

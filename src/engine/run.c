@@ -165,7 +165,21 @@ static bool has_work(const di_engine *engine) {
     return engine->queue.count || engine->running.count || engine->swapped.count;
 }
 
+static void set_disk_metrics(di_engine *engine) {
+    di_disk_counters now, *last = &engine->disk_counters;
+    di_disk_get_counters(engine->disk, &now);
+    uint64_t failures = now.load_failures + now.save_failures, before = last->load_failures + last->save_failures;
+    di_count(&engine->metrics, DI_COUNT_DISK_SAVES, now.saves - last->saves);
+    di_count(&engine->metrics, DI_COUNT_DISK_FAILURES, failures - before);
+    di_count(&engine->metrics, DI_COUNT_DISK_DROPPED, now.dropped - last->dropped);
+    di_count(&engine->metrics, DI_COUNT_DISK_EVICTED, now.evicted - last->evicted);
+    di_gauge(&engine->metrics, DI_GAUGE_DISK_BYTES, (int64_t)now.bytes);
+    di_gauge(&engine->metrics, DI_GAUGE_DISK_QUEUED, (int64_t)now.queued);
+    *last = now;
+}
+
 static void set_gauges(di_engine *engine) {
+    if (engine->disk) set_disk_metrics(engine);
     const di_prefix_counters *cache = di_prefix_get_counters(engine->cache);
     di_gauge(&engine->metrics, DI_GAUGE_QUEUE, engine->queue.count);
     di_gauge(&engine->metrics, DI_GAUGE_RUNNING, engine->sequences);

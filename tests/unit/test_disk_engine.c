@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "cache/disk_record.h"
 #include "engine/engine_internal.h"
@@ -35,6 +36,7 @@ static setup base(bool compact) {
     set(&s, "prefill", compact ? "compact" : "off");
     set(&s, "context", "2048");
     set(&s, "snapshot-interval", "48");
+    set(&s, "restore-ms", "3600000"); /* a busy machine must not turn hits into misses */
     return s;
 }
 
@@ -319,6 +321,77 @@ static void preempted_requests_come_back_from_disk(void **state) {
     }
 }
 
+/* ---------------------------------------------------------------- in pieces */
+
+typedef struct pieces {
+    di_engine *engine;
+    const int32_t *ids;
+    uint32_t position, calls;
+    di_disk_load *load;
+    uint64_t memory, disk; /* hashes of the serialised state */
+} pieces;
+
+static uint64_t hash_state(const di_state *state) {
+    di_text text = {0};
+    di_error error = {0};
+    if (di_state_serialise(state, &text, &error) != DI_OK) fail_msg("%s", error.message);
+    uint64_t hash = XXH64(text.data, text.length, 0);
+    di_text_free(&text);
+    return hash;
+}
+
+/* On the engine thread: the state as memory has it, and as it is taken over from disk one byte's worth at a time. */
+static void adopt_in_pieces(void *arg) {
+    pieces *p = arg;
+    di_prefix_cache *cache = p->engine->cache;
+    di_state *state = NULL;
+    di_error error = {0};
+    di_prefix_hit hit;
+    uint32_t blocks = UINT32_MAX;
+    di_adopt result;
+    assert_int_equal(di_state_new(p->engine->pages, p->position + 1, &state, &error), DI_OK);
+    di_prefix_lookup(cache, 0, p->ids, p->position + 1, state, &hit);
+    p->memory = hit.cached == p->position ? hash_state(state) : 0;
+    di_state_reset(state);
+    di_prefix_clear(cache);
+    do {
+        uint64_t bytes = 1;
+        result = di_prefix_adopt(cache, 0, p->ids, p->position, p->load, state, &blocks, &bytes);
+        assert_int_equal(bytes, 0);
+        p->calls++;
+    } while (result == DI_ADOPT_MORE);
+    assert_int_equal(result, DI_ADOPT_DONE);
+    p->disk = hash_state(state);
+    di_state_free(state);
+}
+
+static void a_state_is_taken_over_in_pieces(void **state) {
+    (void)state;
+    for (int compact = 0; compact < 2; compact++) {
+        for (uint32_t count = 127; count < 132; count++) {
+            di_folder folder = di_folder_new(NULL);
+            di_engine *engine = open_cached(compact, folder.path, "64M");
+            pieces p = {.engine = engine, .ids = di_walk(9, count), .position = count - 1};
+            di_job job = ask(p.ids, count);
+            di_outcome outcome;
+            di_run_job(engine, &job, &outcome);
+            settle(engine);
+            p.load = di_disk_load_start(engine->disk, 0, p.ids, p.position);
+            assert_true(di_disk_wait_idle(engine->disk, WAIT_MS));
+            assert_int_equal(di_disk_load_poll(p.load), DI_DISK_LOADED);
+            assert_true(di_hub_call(engine->hub, adopt_in_pieces, &p));
+            di_disk_load_free(p.load);
+            assert_int_equal(p.calls, 1 + p.position / 64);
+            assert_int_not_equal(p.memory, 0);
+            assert_int_equal(p.disk, p.memory);
+            di_run_job(engine, &job, &outcome);
+            assert_int_equal(outcome.usage.cached_tokens, p.position);
+            di_close(engine);
+            di_folder_delete(&folder);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------- damage */
 
 typedef struct file_list {
@@ -469,6 +542,7 @@ int main(int count, char **values) {
         cmocka_unit_test(a_deadline_that_passes_is_a_plain_miss),
         cmocka_unit_test(requests_end_while_they_are_restored),
         cmocka_unit_test(preempted_requests_come_back_from_disk),
+        cmocka_unit_test(a_state_is_taken_over_in_pieces),
         cmocka_unit_test(damage_changes_no_answer),
         cmocka_unit_test(no_damaged_record_is_read),
         cmocka_unit_test(a_folder_that_changes_under_the_engine),

@@ -113,6 +113,23 @@ static void every_flipped_byte_is_a_miss(void **state) {
     di_stored_free(&s);
 }
 
+/* All files at once: a state is right again after one miss, or two when its beginning was another's too. */
+static void damage_everywhere_heals_at_once(void **state) {
+    (void)state;
+    di_stored s;
+    di_stored_files files;
+    begin(&s, &files);
+    for (uint32_t f = 0; f < files.count; f++) di_folder_poke(&s.folder, files.paths[f], 100, "\xEE", 1);
+    di_stored_open(&s);
+    assert_int_equal(load_all(&s), 0);
+    save_all(&s);
+    assert_true(load_all(&s) >= STATES - 1);
+    save_all(&s);
+    assert_int_equal(load_all(&s), STATES);
+    assert_int_equal(s.warnings, files.count);
+    di_stored_free(&s);
+}
+
 static void every_length_but_the_right_one_is_a_miss(void **state) {
     (void)state;
     di_stored s;
@@ -493,6 +510,7 @@ static void the_owner_does_not_wait_for_the_device(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_flipped_byte_is_a_miss),
+        cmocka_unit_test(damage_everywhere_heals_at_once),
         cmocka_unit_test(every_length_but_the_right_one_is_a_miss),
         cmocka_unit_test(exchanged_files_are_misses),
         cmocka_unit_test(large_sizes_are_not_believed),
