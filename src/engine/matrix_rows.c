@@ -337,7 +337,8 @@ static bool run_ties(matrix *m, uint64_t round, matrix_ties ties) {
         for (uint32_t j = 0; i % 2 && j < length; j++) ids[j] = ids[0]; /* the keys of the index are alike, too */
         di_sampling sampling = matrix_sampling(m, set, i, TOKENS);
         sampling.ignore_eos = true;
-        ok = matrix_add(m, set, ids, length, &sampling) && matrix_record(m, engine, set, i);
+        if (!matrix_add(m, set, ids, length, &sampling)) break; /* the time for recording is over */
+        ok = matrix_record(m, engine, set, i);
     }
     if (ok && ties == MATRIX_ALL_EQUAL) check_lowest(m, set);
     di_close(engine);

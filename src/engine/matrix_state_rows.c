@@ -204,7 +204,8 @@ static const matrix_set *record_growing(matrix *m, uint64_t round) {
         uint32_t tokens = m->longest < PAGES_CONTEXT ? m->longest / 2 : PAGES_ANSWER;
         di_sampling sampling = matrix_sampling(m, set, i % 3, tokens);
         sampling.ignore_eos = true;
-        ok = matrix_add(m, set, ids, length, &sampling) && matrix_record(m, engine, set, i);
+        if (!matrix_add(m, set, ids, length, &sampling)) break; /* the time for recording is over */
+        ok = matrix_record(m, engine, set, i);
     }
     di_close(engine);
     return ok ? set : NULL;
