@@ -430,14 +430,31 @@ static bool make_space(di_disk *d, uint64_t need) {
     return true;
 }
 
+/* Takes what is not there any more out of the index: somebody removed the whole folder. */
+static void forget_vanished(di_disk *d) {
+    for (di_entry *next, *entry = d->index.oldest; entry; entry = next) {
+        char path[PATH_MAX];
+        next = entry->newer;
+        path_of(d, &entry->what, entry->folder, path);
+        if (access(path, F_OK) == 0 || errno != ENOENT) continue;
+        di_index_age_remove(&d->index, entry);
+        pthread_mutex_lock(&d->mutex);
+        di_index_remove(&d->index, entry);
+        pthread_mutex_unlock(&d->mutex);
+    }
+}
+
 /* Makes the folders of a record. */
-static bool make_folders(char path[PATH_MAX]) {
+static bool make_folders(di_disk *d, char path[PATH_MAX]) {
     char *last = strrchr(path, '/');
     *last = 0;
     char *before = strrchr(path, '/');
     *before = 0;
-    bool ok = mkdir(path, 0700) == 0 || errno == EEXIST;
+    bool made = mkdir(path, 0700) == 0, ok = made || errno == EEXIST;
+    int reason = errno;
+    if (made || !ok) forget_vanished(d);
     *before = '/';
+    errno = reason;
     ok = ok && (mkdir(path, 0700) == 0 || errno == EEXIST);
     *last = '/';
     return ok;
@@ -448,7 +465,7 @@ static bool write_record(di_disk *d, const di_disk_header *h, const int32_t *ids
     path_of(d, &h->what, 0, path);
     /* Not synchronised: what a power failure cuts off is found by its checksum, and a cache may forget. */
     if (di_disk_write(d->io, path, h, ids, payload, used, false)) return true;
-    return errno == ENOENT && make_folders(path) && di_disk_write(d->io, path, h, ids, payload, used, false);
+    return errno == ENOENT && make_folders(d, path) && di_disk_write(d->io, path, h, ids, payload, used, false);
 }
 
 static void failed_to_write(di_disk *d, int error) {
