@@ -217,7 +217,7 @@ struct di_engine {
     /* engine thread */
     di_page_pool *pages;
     di_prefix_cache *cache;
-    di_disk *disk; /* NULL without --cache-dir */
+    di_disk *disk;                  /* NULL without --cache-dir */
     di_disk_counters disk_counters; /* as the metrics know them */
     di_compute *compute;
     di_step *step;
