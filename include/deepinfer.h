@@ -207,6 +207,11 @@ typedef struct di_request_params {
     /* Stop strings are matched in text only while armed. With -1 they are armed from the start. */
     int32_t stop_arm_token_id;    /* -1 = none; for instance </think> */
     int32_t stop_disarm_token_id; /* -1 = none; for instance the DSML mark */
+    /* For readers of many requests: called from the engine's thread when there is something for di_request_next and
+     * there was nothing before. It must only wake the reader, quickly, and call nothing of this library. Never called
+     * after di_request_free. NULL = none. */
+    void (*on_ready)(void *arg);
+    void *on_ready_arg;
 } di_request_params;
 
 DI_API void di_request_params_default(di_request_params *params);

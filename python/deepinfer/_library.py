@@ -138,6 +138,8 @@ class RequestParams(Structure):
         ("deadline_ms", c_int64),
         ("stop_arm_token_id", c_int32),
         ("stop_disarm_token_id", c_int32),
+        ("on_ready", c_void_p),
+        ("on_ready_arg", c_void_p),
     ]
 
 

@@ -97,10 +97,27 @@ static di_event_block *block_for(di_event_queue *queue, size_t bytes) {
     return block;
 }
 
+void di_events_mute(di_event_queue *queue) {
+    pthread_mutex_lock(&queue->mutex);
+    queue->on_ready = NULL;
+    pthread_mutex_unlock(&queue->mutex);
+}
+
+static bool has_event(const di_event_queue *queue) {
+    return queue->head && queue->head->read < queue->head->used;
+}
+
+/* Mutex held. */
+static void tell_reader(di_event_queue *queue, bool was_readable) {
+    pthread_cond_broadcast(&queue->changed);
+    if (!was_readable && queue->on_ready) queue->on_ready(queue->on_ready_arg);
+}
+
 bool di_events_push(di_event_queue *queue, const di_event *event) {
     size_t top_bytes = event->top_count * sizeof(di_logprob);
     size_t bytes = round_up(sizeof(di_event_record) + top_bytes + event->text_length + 1);
     pthread_mutex_lock(&queue->mutex);
+    bool was_readable = has_event(queue);
     di_event_block *block = block_for(queue, bytes);
     if (block) {
         di_event_record *record = (di_event_record *)(void *)(block->data + block->used);
@@ -132,15 +149,16 @@ bool di_events_push(di_event_queue *queue, const di_event *event) {
     } else {
         queue->incomplete = true;
     }
-    pthread_cond_signal(&queue->changed);
+    tell_reader(queue, was_readable);
     pthread_mutex_unlock(&queue->mutex);
     return block != NULL;
 }
 
 void di_events_close(di_event_queue *queue) {
     pthread_mutex_lock(&queue->mutex);
+    bool was_readable = has_event(queue) || queue->closed;
     queue->closed = true;
-    pthread_cond_broadcast(&queue->changed);
+    tell_reader(queue, was_readable);
     pthread_mutex_unlock(&queue->mutex);
 }
 
@@ -165,10 +183,6 @@ static void drop_read_blocks(di_event_queue *queue) {
         else
             free(block);
     }
-}
-
-static bool has_event(const di_event_queue *queue) {
-    return queue->head && queue->head->read < queue->head->used;
 }
 
 di_take di_events_take(di_event_queue *queue, int64_t timeout_ms, di_event *event, uint64_t *waiting) {

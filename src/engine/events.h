@@ -20,10 +20,15 @@ typedef struct di_event_queue {
     uint64_t waiting; /* bytes not yet taken */
     bool closed;      /* nothing follows what is queued */
     bool incomplete;  /* an event was lost because memory ran out */
+    void (*on_ready)(
+        void *arg); /* may be NULL; called with the mutex held when there is something to read and was not */
+    void *on_ready_arg;
 } di_event_queue;
 
 di_status di_events_init(di_event_queue *queue, di_error *error);
 void di_events_destroy(di_event_queue *queue);
+/* No call of on_ready is running or comes after this. */
+void di_events_mute(di_event_queue *queue);
 
 /* Appends a copy of *event (its error is not kept) with its text and list. False when memory ran out. */
 bool di_events_push(di_event_queue *queue, const di_event *event);

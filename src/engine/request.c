@@ -132,6 +132,8 @@ di_status di_submit(di_engine *engine, const di_request_params *params, di_reque
     if (status != DI_OK) return status;
     status = build_prompt(engine, params->segments, params->segment_count, request, error);
     if (status == DI_OK) status = di_check_parameters(engine, params, request, error);
+    request->events.on_ready = params->on_ready;
+    request->events.on_ready_arg = params->on_ready_arg;
     if (status == DI_OK) status = di_hub_submit(engine->hub, request, engine->max_queue, error);
     if (status != DI_OK) {
         di_count_refusal(engine, status);
@@ -172,6 +174,7 @@ void di_request_cancel(di_request *request) {
 
 void di_request_free(di_request *request) {
     if (!request) return;
+    di_events_mute(&request->events);
     di_request_cancel(request);
     di_hub_wake(request->hub);
     di_request_release(request);

@@ -57,6 +57,41 @@ static void keeps_order_and_content_over_blocks(void **state) {
     di_events_destroy(&queue);
 }
 
+static void count_call(void *arg) {
+    ++*(int *)arg;
+}
+
+/* One call for each change from nothing to something, none after the queue was muted. */
+static void tells_the_reader_once(void **state) {
+    (void)state;
+    di_event_queue queue;
+    di_event event;
+    int calls = 0;
+    assert_int_equal(di_events_init(&queue, NULL), DI_OK);
+    queue.on_ready = count_call;
+    queue.on_ready_arg = &calls;
+    push_numbered(&queue, 1);
+    push_numbered(&queue, 2);
+    assert_int_equal(calls, 1);
+    assert_int_equal(di_events_take(&queue, 0, &event, NULL), DI_TAKE_EVENT);
+    push_numbered(&queue, 3);
+    assert_int_equal(calls, 1);
+    assert_int_equal(di_events_take(&queue, 0, &event, NULL), DI_TAKE_EVENT);
+    assert_int_equal(di_events_take(&queue, 0, &event, NULL), DI_TAKE_EVENT);
+    assert_int_equal(di_events_take(&queue, 0, &event, NULL), DI_TAKE_NOTHING);
+    push_numbered(&queue, 4);
+    assert_int_equal(calls, 2);
+    assert_int_equal(di_events_take(&queue, 0, &event, NULL), DI_TAKE_EVENT);
+    di_events_close(&queue);
+    assert_int_equal(calls, 3);
+    di_events_close(&queue);
+    assert_int_equal(calls, 3);
+    di_events_mute(&queue);
+    push_numbered(&queue, 5);
+    assert_int_equal(calls, 3);
+    di_events_destroy(&queue);
+}
+
 /* What was handed out stays until the next take, whatever is pushed meanwhile. */
 static void lends_text_until_the_next_take(void **state) {
     (void)state;
@@ -150,7 +185,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_order_and_content_over_blocks), cmocka_unit_test(lends_text_until_the_next_take),
         cmocka_unit_test(takes_events_larger_than_a_block),    cmocka_unit_test(ends_after_the_last_event),
-        cmocka_unit_test(waits_no_longer_than_asked),          cmocka_unit_test(passes_events_between_threads),
+        cmocka_unit_test(waits_no_longer_than_asked),          cmocka_unit_test(tells_the_reader_once),
+        cmocka_unit_test(passes_events_between_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
