@@ -1,7 +1,10 @@
 """Shared by the end-to-end tests: runs the program named on the command line (or by DEEPINFER_BINARY)."""
+import fcntl
+import hashlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import unittest
@@ -39,6 +42,30 @@ def run(*arguments, stdin=b"", env=None, timeout=300):
 
 def jsonl(*objects):
     return "".join(json.dumps(o, ensure_ascii=False) + "\n" for o in objects)
+
+
+def venv(requirements):
+    """The interpreter of a virtual environment that holds exactly these requirements ("name==version"); made once and
+    shared by all builds and tests. Without a package index the test that asks is skipped, and the next run tries again."""
+    wanted = "\n".join(sorted(requirements)) + "\n"
+    place = ROOT / "build/venvs" / hashlib.sha256(f"{sys.version} {sys.prefix}\n{wanted}".encode()).hexdigest()[:16]
+    ready = place / "requirements.txt"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{place}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # gone with the process that holds it
+        if not ready.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            clean = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")}
+            pip = [str(place / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
+                   "--only-binary", ":all:", "--timeout", "30", *requirements]
+            for command in ([sys.executable, "-m", "venv", str(place)], pip):
+                done = subprocess.run(command, env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True, timeout=600)
+                if done.returncode:
+                    last = (done.stdout.strip().splitlines() or ["no message"])[-1]
+                    raise unittest.SkipTest(f"{' '.join(requirements)} cannot be installed: {last}")
+            ready.write_text(wanted)
+    return str(place / "bin/python")
 
 
 class Case(unittest.TestCase):
