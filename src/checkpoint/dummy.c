@@ -230,8 +230,9 @@ static bool repeat(const maker *m, const di_shard_entry *entry) {
     bool done = file >= 0 && ftruncate(file, (off_t)table_period) == 0;
     for (uint64_t at = 0; done && at < entry->tensor.bytes; at += table_period) {
         uint64_t left = entry->tensor.bytes - at;
-        done = mmap(m->shard->map + entry->begin + at, left < table_period ? left : table_period,
-                    PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED;
+        const void *place = mmap(m->shard->map + entry->begin + at, left < table_period ? left : table_period,
+                                 PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+        done = place != MAP_FAILED;
     }
     if (file >= 0) close(file);
     return done;
@@ -246,7 +247,6 @@ static bool map(maker *m) {
     shard->file_bytes = shard->header.data_end;
     for (size_t i = 0; i < shard->header.count; i++) {
         const di_shard_entry *entry = &shard->header.entries[i];
-        /* cppcheck-suppress leakReturnValNotUsed ; the result is a status */
         if (filled_bytes(entry->tensor.name, entry->tensor.bytes) < entry->tensor.bytes && !repeat(m, entry))
             return false;
     }

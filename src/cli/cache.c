@@ -29,7 +29,7 @@ typedef struct survey {
 static void put_time(char out[32], int64_t ns) {
     time_t seconds = (time_t)(ns / 1000000000);
     struct tm parts;
-    if (!gmtime_r(&seconds, &parts) || !strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &parts)) strcpy(out, "?");
+    if (!gmtime_r(&seconds, &parts) || !strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &parts)) memcpy(out, "?", 2);
 }
 
 static void write_out(survey *s) {
@@ -218,12 +218,15 @@ static int trim(const di_cli *cli, const char *folder) {
 static int run(di_cli *cli) {
     di_error error = {0};
     const char *folder = cli->model ? cli->model : di_config_text(cli->config, DI_OPT_CACHE_DIR);
-    if (!cli->word)
+    if (!cli->word) {
         di_fail(&error, DI_ERR_USAGE, "command",
                 "what shall be done? deepinfer cache list DIR, verify DIR or trim DIR");
-    else if (!folder[0])
+        return di_cli_report(&error);
+    }
+    if (!folder[0]) {
         di_fail(&error, DI_ERR_USAGE, "cache-dir", "which folder? deepinfer cache %s DIR", cli->word);
-    if (error.status != DI_OK) return di_cli_report(&error);
+        return di_cli_report(&error);
+    }
     if (strcmp(cli->word, "trim") == 0) return trim(cli, folder);
     survey s = {
         .cli = cli, .json = di_config_bool(cli->config, DI_OPT_JSON), .check = strcmp(cli->word, "verify") == 0};

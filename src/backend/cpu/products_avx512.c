@@ -25,7 +25,12 @@ DI_LANES void e4m3_decode(const uint8_t *codes, lanes value[2]) {
 DI_LANES lanes e4m3_order(lanes x) {
     return x;
 }
-#define e4m3_fold4 plain_fold4
+
+DI_LANES __m128 plain_fold4(const lanes x[4]);
+
+DI_LANES __m128 e4m3_fold4(const lanes x[4]) {
+    return plain_fold4(x);
+}
 
 #include "backend/cpu/products_body.h"
 
