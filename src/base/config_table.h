@@ -56,6 +56,9 @@ DI_CONFIG_ROW(STOP_TOKEN_IDS, "stop-token-ids", S, "",       0, 0, "", "", "samp
 DI_CONFIG_ROW(IGNORE_EOS,     "ignore-eos",     B, "off",    0, 0, "", "", "sampling", "go on after the end-of-sequence id")
 DI_CONFIG_ROW(LOGPROBS,       "logprobs",       I, "-1",     -1, 1000, "", "", "sampling", "log-probabilities of the best N; -1 = off")
 DI_CONFIG_ROW(LOGITS_HASH,    "logits-hash",    B, "off",    0, 0, "", "", "sampling", "report the hash of the logits")
+DI_CONFIG_ROW(SERVED_MODEL_NAME, "served-model-name", S, "", 0, 0, "", "", "serve", "names for the model: a,b; default: its folder's name")
+DI_CONFIG_ROW(API_LIKE_SAMPLING, "api-like-sampling", B, "off", 0, 0, "", "", "serve", "the hosted service's own sampling values")
+DI_CONFIG_ROW(STRICT_FIELDS,  "strict-fields",  B, "off",    0, 0, "", "", "serve", "refuse unknown fields of a request")
 DI_CONFIG_ROW(DECODE,         "decode",         B, "off",    0, 0, "", "", "tokenize", "ids to text")
 DI_CONFIG_ROW(CONTROL,        "control",        B, "off",    0, 0, "", "", "tokenize", "recognise added tokens in the text")
 DI_CONFIG_ROW(LOGITS,         "logits",         S, "",       0, 0, "", "", "score", "float32 [tokens][vocabulary] as .npy")
@@ -68,6 +71,12 @@ DI_CONFIG_ROW(LIMIT_LINE_BYTES,   "limit-line-bytes",   Z, "64M", 1, 1e12, "", "
 DI_CONFIG_ROW(LIMIT_QUEUE,        "max-queue",          I, "512", 1, 1048576, "", "", "limits", "requests waiting")
 DI_CONFIG_ROW(LIMIT_EVENT_BYTES,  "limit-event-bytes",  Z, "64M", 65536, 1e12, "", "", "limits", "unread events that pause a request")
 DI_CONFIG_ROW(LIMIT_STOP_STRINGS, "limit-stop-strings", I, "16",  0, 1024, "", "", "limits", "stop strings of one request")
+DI_CONFIG_ROW(LIMIT_CHOICES,      "limit-choices",      I, "128", 1, 4096, "", "", "limits", "choices of one HTTP request (n)")
+DI_CONFIG_ROW(LIMIT_PROMPTS,      "limit-prompts",      I, "128", 1, 1048576, "", "", "limits", "prompts of one completion request")
+DI_CONFIG_ROW(LIMIT_MESSAGES,     "limit-messages",     I, "10000", 1, 1e9, "", "", "limits", "messages of one conversation")
+DI_CONFIG_ROW(LIMIT_TOOLS,        "limit-tools",        I, "1024", 0, 1e6, "", "", "limits", "tools of one request")
+DI_CONFIG_ROW(LIMIT_LOGIT_BIAS,   "limit-logit-bias",   I, "1024", 0, 1e6, "", "", "limits", "ids in logit_bias")
+DI_CONFIG_ROW(LIMIT_JSON_DEPTH,   "limit-json-depth",   I, "64",  8, 256, "", "", "limits", "nesting of a JSON body")
 /* clang-format on */
 #undef I
 #undef B

@@ -12,7 +12,7 @@ import tempfile
 # A module may include headers of itself and of every module right of it (docs/architecture.md).
 MAY_INCLUDE = {
     "cli": "server recipe engine grammar spec sampling cache cluster model backend checkpoint tokenizer tensor base",
-    "server": "recipe engine base",
+    "server": "recipe engine grammar checkpoint tokenizer base",
     "recipe": "engine grammar tokenizer checkpoint tensor base",
     "engine": "spec sampling cache cluster model backend grammar tokenizer checkpoint tensor base",
     "spec": "sampling cache cluster model backend checkpoint tensor base",

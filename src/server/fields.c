@@ -1,0 +1,316 @@
+/* fields.c - the field table and the check of a body against it; see fields.h. */
+#include "server/fields.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    CH = 1 << DI_ENDPOINT_CHAT,
+    CO = 1 << DI_ENDPOINT_COMPLETIONS,
+    MS = 1 << DI_ENDPOINT_MESSAGES,
+    CT = 1 << DI_ENDPOINT_COUNT_TOKENS,
+    RS = 1 << DI_ENDPOINT_RESPONSES,
+    TK = 1 << DI_ENDPOINT_TOKENIZE,
+    DT = 1 << DI_ENDPOINT_DETOKENIZE
+};
+#define B DI_FIELD_BOOL
+#define I DI_FIELD_INTEGER
+#define N DI_FIELD_NUMBER
+#define S DI_FIELD_STRING
+#define A DI_FIELD_ARRAY
+#define O DI_FIELD_OBJECT
+#define F(endpoints, path, types, low, high, range, values, limit, initial, use, note)                                 \
+    {endpoints, path, types, low, high, range, values, limit, initial, DI_FIELD_##use, note},
+
+static const di_field field_table[] = {
+#include "server/fields_table.h"
+};
+
+#undef F
+#undef O
+#undef A
+#undef S
+#undef N
+#undef I
+#undef B
+
+enum { FIELD_COUNT = sizeof field_table / sizeof *field_table };
+
+static const char *const endpoint_paths[DI_ENDPOINT_COUNT] = {
+    [DI_ENDPOINT_CHAT] = "/v1/chat/completions", [DI_ENDPOINT_COMPLETIONS] = "/v1/completions",
+    [DI_ENDPOINT_MESSAGES] = "/v1/messages",     [DI_ENDPOINT_COUNT_TOKENS] = "/v1/messages/count_tokens",
+    [DI_ENDPOINT_RESPONSES] = "/v1/responses",   [DI_ENDPOINT_TOKENIZE] = "/tokenize",
+    [DI_ENDPOINT_DETOKENIZE] = "/detokenize",
+};
+
+const di_field *di_fields(size_t *count) {
+    *count = FIELD_COUNT;
+    return field_table;
+}
+
+const char *di_endpoint_path(di_endpoint endpoint) {
+    return endpoint_paths[endpoint];
+}
+
+const di_json *di_field_get(const di_json *object, const char *name) {
+    const di_json *value = di_json_get(object, name);
+    return value && value->type != DI_JSON_NULL ? value : NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ one value */
+
+static void type_words(unsigned types, char *out, size_t room) {
+    static const struct {
+        unsigned type;
+        const char *word;
+    } words[] = {{DI_FIELD_BOOL, "a boolean"},  {DI_FIELD_INTEGER, "an integer"}, {DI_FIELD_NUMBER, "a number"},
+                 {DI_FIELD_STRING, "a string"}, {DI_FIELD_ARRAY, "an array"},     {DI_FIELD_OBJECT, "an object"}};
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (types & words[i].type && used < room)
+            used += (size_t)snprintf(out + used, room - used, "%s%s", used ? " or " : "", words[i].word);
+}
+
+static unsigned type_of(const di_json *value) {
+    switch (value->type) {
+    case DI_JSON_FALSE:
+    case DI_JSON_TRUE:
+        return DI_FIELD_BOOL;
+    case DI_JSON_NUMBER:
+        return DI_FIELD_INTEGER | DI_FIELD_NUMBER;
+    case DI_JSON_STRING:
+        return DI_FIELD_STRING;
+    case DI_JSON_ARRAY:
+        return DI_FIELD_ARRAY;
+    case DI_JSON_OBJECT:
+        return DI_FIELD_OBJECT;
+    case DI_JSON_NULL:
+        break;
+    }
+    return 0;
+}
+
+static di_status out_of_range(const di_field *field, di_error *error) {
+    return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "Invalid %s value, the valid range of %s is %s",
+                   field->path, field->path, field->range);
+}
+
+static di_status check_number(const di_field *field, const di_json *value, di_error *error) {
+    double number;
+    bool bounded = field->range[0] != '\0';
+    if (!di_json_double(value, &number)) {
+        if (bounded) return out_of_range(field, error);
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "%s: the number is too large", field->path);
+    }
+    if (!(field->types & DI_FIELD_NUMBER)) {
+        int64_t integer;
+        uint64_t natural;
+        bool whole = di_json_int64(value, &integer) || di_json_uint64(value, &natural);
+        if (!whole && (number != number || number > 1e18 || number < -1e18) && bounded)
+            return out_of_range(field, error);
+        if (!whole)
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "%s must be an integer, not %.40s", field->path,
+                           value->text);
+    }
+    bool open = field->range[0] == '('; /* the lower bound itself is out */
+    bool low = open ? number <= field->minimum : number < field->minimum;
+    if (bounded && (low || number > field->maximum)) return out_of_range(field, error);
+    return DI_OK;
+}
+
+static di_status check_words(const di_field *field, const di_json *value, di_error *error) {
+    for (const char *at = field->values; *at;) {
+        size_t length = strcspn(at, "|");
+        if (length == value->length && memcmp(at, value->text, length) == 0) return DI_OK;
+        at += length + (at[length] == '|');
+    }
+    return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "%s must be one of %s, not \"%.40s\"", field->path,
+                   field->values, value->text);
+}
+
+/* Strings: bytes. Lists and objects: items. */
+static di_status check_size(const di_field *field, const di_json *value, const di_config *config, di_error *error) {
+    bool string = value->type == DI_JSON_STRING;
+    double size = string ? (double)value->length : value->count;
+    const char *unit = string ? "bytes" : "items";
+    if (string && strlen(value->text) != value->length)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "%s holds a zero character", field->path);
+    if (size < field->minimum && !(field->types & DI_FIELD_INTEGER)) {
+        if (strcmp(field->path, "messages") == 0)
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "Empty input messages");
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "%s is empty; it has at least %.0f %s", field->path,
+                       field->minimum, unit);
+    }
+    double most = field->types & DI_FIELD_INTEGER ? 0 : field->maximum;
+    const char *option = "";
+    if (!string && field->limit >= 0) {
+        most = (double)di_config_int(config, (di_config_id)field->limit);
+        option = di_config_rows()[field->limit].name;
+    }
+    if ((most > 0 || *option) && size > most)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "%s has %.0f %s; at most %.0f are allowed%s%s%s",
+                       field->path, size, unit, most, *option ? " (--" : "", option, *option ? ")" : "");
+    return DI_OK;
+}
+
+/* The value, written compactly, is the one that the row accepts. */
+static bool is_neutral(const di_field *field, const di_json *value) {
+    di_text text = {0};
+    di_json_writer writer;
+    di_json_begin(&writer, &text);
+    di_json_value(&writer, value);
+    bool same = !text.failed && text.data && strcmp(text.data, field->values) == 0;
+    di_text_free(&text);
+    return same;
+}
+
+static di_status check_value(const di_field *field, const di_json *value, const di_config *config, di_error *error) {
+    if (!(type_of(value) & field->types)) {
+        char wanted[80];
+        type_words(field->types, wanted, sizeof wanted);
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "%s must be %s, not %s", field->path, wanted,
+                       di_json_type_name(value->type));
+    }
+    if (field->use == DI_FIELD_REFUSED)
+        return di_fail(error, DI_ERR_UNSUPPORTED, field->path, "%s: %s", field->path, field->note);
+    if (field->use == DI_FIELD_NEUTRAL) {
+        if (is_neutral(field, value)) return DI_OK;
+        return di_fail(error, DI_ERR_UNSUPPORTED, field->path, "%s can only be %s: %s", field->path, field->values,
+                       field->note);
+    }
+    if (value->type == DI_JSON_NUMBER) {
+        di_status status = check_number(field, value, error);
+        double most = field->limit >= 0 ? (double)di_config_int(config, (di_config_id)field->limit) : 0, number;
+        if (status != DI_OK || field->limit < 0 || !di_json_double(value, &number)) return status;
+        if (number >= field->minimum && number <= most) return DI_OK;
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path,
+                       "Invalid %s value, the valid range of %s is [%.0f, %.0f] (--%s)", field->path, field->path,
+                       field->minimum, most, di_config_rows()[field->limit].name);
+    }
+    if (value->type == DI_JSON_STRING && *field->values) return check_words(field, value, error);
+    if (value->type == DI_JSON_STRING || value->type == DI_JSON_ARRAY || value->type == DI_JSON_OBJECT)
+        return check_size(field, value, config, error);
+    return DI_OK;
+}
+
+/* -------------------------------------------------------------------------------------------------- objects */
+
+typedef struct check {
+    unsigned endpoint; /* bit */
+    const di_config *config;
+    bool strict;
+    di_text *unknown;
+    di_error *error;
+} check;
+
+static const di_field *find_row(unsigned endpoint, const char *path) {
+    for (size_t i = 0; i < FIELD_COUNT; i++)
+        if (field_table[i].endpoints & endpoint && strcmp(field_table[i].path, path) == 0) return &field_table[i];
+    return NULL;
+}
+
+/* Rows of what lies inside an object. */
+static bool has_rows_inside(unsigned endpoint, const char *path) {
+    size_t length = strlen(path);
+    for (size_t i = 0; i < FIELD_COUNT; i++)
+        if (field_table[i].endpoints & endpoint && strncmp(field_table[i].path, path, length) == 0 &&
+            field_table[i].path[length] == '.')
+            return true;
+    return false;
+}
+
+static di_status unknown_field(const check *c, const char *path) {
+    if (!c->strict) {
+        if (c->unknown->length) di_text_puts(c->unknown, ", ");
+        di_text_puts(c->unknown, path);
+        return DI_OK;
+    }
+    const char *names[FIELD_COUNT];
+    size_t count = 0;
+    for (size_t i = 0; i < FIELD_COUNT; i++)
+        if (field_table[i].endpoints & c->endpoint) names[count++] = field_table[i].path;
+    const char *nearest = di_nearest_name(path, names, count);
+    return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, path, "unknown field \"%.80s\"%s%s%s", path,
+                   nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
+}
+
+static bool same_key(const di_json *a, const di_json *b) {
+    return a->key_length == b->key_length && memcmp(a->key, b->key, a->key_length) == 0;
+}
+
+/* Members are few in an honest body; a body with very many names is refused before the quadratic search for
+ * duplicates costs anything. */
+enum { MEMBERS_MAX = 256 };
+
+static di_status check_object(const check *c, const char *prefix, const di_json *object) {
+    if (object->count > MEMBERS_MAX)
+        return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, prefix, "%s has %u members; at most %d are allowed",
+                       *prefix ? prefix : "the body", object->count, MEMBERS_MAX);
+    for (const di_json *member = object->first; member; member = member->next) {
+        char path[sizeof c->error->param];
+        int length = snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", member->key);
+        bool printable = length < (int)sizeof path && strlen(member->key) == member->key_length;
+        for (const di_json *earlier = object->first; earlier != member; earlier = earlier->next)
+            if (same_key(earlier, member))
+                return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, path, "%s is given twice", path);
+        const di_field *field = printable ? find_row(c->endpoint, path) : NULL;
+        di_status status = DI_OK;
+        if (!field)
+            status = unknown_field(c, path);
+        else if (member->type != DI_JSON_NULL) {
+            status = check_value(field, member, c->config, c->error);
+            if (status == DI_OK && member->type == DI_JSON_OBJECT && has_rows_inside(c->endpoint, path))
+                status = check_object(c, path, member);
+        }
+        if (status != DI_OK) return status;
+    }
+    return DI_OK;
+}
+
+di_status di_fields_check(di_endpoint endpoint, const di_json *body, const di_config *config, bool strict,
+                          di_text *unknown, di_error *error) {
+    if (body->type != DI_JSON_OBJECT)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "", "the body must be a JSON object, not %s",
+                       di_json_type_name(body->type));
+    check c = {1U << endpoint, config, strict, unknown, error};
+    di_status status = check_object(&c, "", body);
+    for (size_t i = 0; status == DI_OK && i < FIELD_COUNT; i++)
+        if (field_table[i].use == DI_FIELD_REQUIRED && field_table[i].endpoints & c.endpoint &&
+            !di_field_get(body, field_table[i].path))
+            status = di_fail(error, DI_ERR_INVALID_ARGUMENT, field_table[i].path, "%s is missing", field_table[i].path);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------ lists */
+
+static void write_row(di_text *out, const di_field *field) {
+    static const char *const uses[] = {[DI_FIELD_REQUIRED] = "required",
+                                       [DI_FIELD_USED] = "used",
+                                       [DI_FIELD_NEUTRAL] = "only",
+                                       [DI_FIELD_IGNORED] = "ignored",
+                                       [DI_FIELD_REFUSED] = "refused"};
+    char types[80];
+    type_words(field->types, types, sizeof types);
+    di_text_printf(out, "| `%s` | %s", field->path, types);
+    if (*field->range) di_text_printf(out, " %s", field->range);
+    if (field->limit >= 0) di_text_printf(out, " (`--%s`)", di_config_rows()[field->limit].name);
+    di_text_printf(out, " | %s | %s", *field->fallback ? field->fallback : "-", uses[field->use]);
+    if (field->use == DI_FIELD_NEUTRAL) di_text_printf(out, " `%s`", field->values);
+    di_text_puts(out, " | ");
+    if (field->use != DI_FIELD_NEUTRAL && *field->values) {
+        for (const char *c = field->values; *c; c++) di_text_puts(out, *c == '|' ? ", " : (char[]){*c, '\0'});
+        if (*field->note) di_text_puts(out, "; ");
+    }
+    di_text_printf(out, "%s |\n", field->note);
+}
+
+void di_fields_write_markdown(di_text *out) {
+    for (int e = 0; e < DI_ENDPOINT_COUNT; e++) {
+        di_text_printf(out,
+                       "\n### POST %s\n\n| field | type | default | what becomes of it | |\n|---|---|---|---|---|\n",
+                       endpoint_paths[e]);
+        for (size_t i = 0; i < FIELD_COUNT; i++)
+            if (field_table[i].endpoints & 1U << e) write_row(out, &field_table[i]);
+    }
+}
