@@ -80,7 +80,8 @@ static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engi
     di_prompt *prompt = di_arena_zalloc(job->arena, sizeof *prompt);
     if (!prompt) return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt");
     di_status status = di_cli_recipe(cli, engine, &recipe, &options, error);
-    if (status == DI_OK) status = di_recipe_parse_request(job->arena, job->object, &conversation, &options, error);
+    if (status == DI_OK)
+        status = di_recipe_parse_request(job->arena, DI_FLAVOUR_CHAT, job->object, &conversation, &options, error);
     if (status == DI_OK) status = di_recipe_render(&recipe, &conversation, &options, job->arena, prompt, error);
     if (status != DI_OK) return status;
     job->chat = true;

@@ -1,7 +1,6 @@
 /* The format's control tokens, profiles and efforts. */
 #include "recipe/recipe.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct control_row {
@@ -12,13 +11,33 @@ typedef struct control_row {
 enum { PUBLISHED_VOCABULARY = 129280 };
 
 static const control_row controls[DI_CONTROL_COUNT] = {
-    [DI_CONTROL_BOS] = {"<｜begin▁of▁sentence｜>", 0},     [DI_CONTROL_EOS] = {"<｜end▁of▁sentence｜>", 1},
-    [DI_CONTROL_SYSTEM] = {"<｜System｜>", 128799},        [DI_CONTROL_USER] = {"<｜User｜>", 128803},
-    [DI_CONTROL_ASSISTANT] = {"<｜Assistant｜>", 128804},  [DI_CONTROL_THINK] = {"<think>", 128821},
-    [DI_CONTROL_THINK_END] = {"</think>", 128822},         [DI_CONTROL_REF] = {"<｜ref｜>", 129278},
-    [DI_CONTROL_REF_END] = {"<｜/ref｜>", 129277},         [DI_CONTROL_BOX] = {"<｜box｜>", 129276},
-    [DI_CONTROL_BOX_END] = {"<｜/box｜>", 129275},         [DI_CONTROL_POINT] = {"<｜point｜>", 129274},
-    [DI_CONTROL_POINT_END] = {"<｜/point｜>", 129273},     [DI_CONTROL_POLYGON] = {"<｜polygon｜>", 129272},
+    [DI_CONTROL_BOS] = {"<｜begin▁of▁sentence｜>", 0},
+    [DI_CONTROL_EOS] = {"<｜end▁of▁sentence｜>", 1},
+    [DI_CONTROL_SYSTEM] = {"<｜System｜>", 128799},
+    [DI_CONTROL_USER] = {"<｜User｜>", 128803},
+    [DI_CONTROL_ASSISTANT] = {"<｜Assistant｜>", 128804},
+    [DI_CONTROL_THINK] = {"<think>", 128821},
+    [DI_CONTROL_THINK_END] = {"</think>", 128822},
+    [DI_CONTROL_DSML] = {"｜DSML｜", 128825},
+    [DI_CONTROL_LATEST_REMINDER] = {"<｜latest_reminder｜>", 128828},
+    [DI_CONTROL_IMAGE] = {"<｜deepseek_image｜>", 129264},
+    [DI_CONTROL_FIM_BEGIN] = {"<｜fim▁begin｜>", 128801},
+    [DI_CONTROL_FIM_HOLE] = {"<｜fim▁hole｜>", 128800},
+    [DI_CONTROL_FIM_END] = {"<｜fim▁end｜>", 128802},
+    [DI_CONTROL_ACTION] = {"<｜action｜>", 128829},
+    [DI_CONTROL_QUERY] = {"<｜query｜>", 128830},
+    [DI_CONTROL_AUTHORITY] = {"<｜authority｜>", 128831},
+    [DI_CONTROL_DOMAIN] = {"<｜domain｜>", 128832},
+    [DI_CONTROL_READ_URL] = {"<｜read_url｜>", 128845},
+    [DI_CONTROL_TITLE] = {"<｜title｜>", 128836},
+    [DI_CONTROL_EXTRACTED_URL] = {"<｜extracted_url｜>", 128844},
+    [DI_CONTROL_REF] = {"<｜ref｜>", 129278},
+    [DI_CONTROL_REF_END] = {"<｜/ref｜>", 129277},
+    [DI_CONTROL_BOX] = {"<｜box｜>", 129276},
+    [DI_CONTROL_BOX_END] = {"<｜/box｜>", 129275},
+    [DI_CONTROL_POINT] = {"<｜point｜>", 129274},
+    [DI_CONTROL_POINT_END] = {"<｜/point｜>", 129273},
+    [DI_CONTROL_POLYGON] = {"<｜polygon｜>", 129272},
     [DI_CONTROL_POLYGON_END] = {"<｜/polygon｜>", 129271},
 };
 
@@ -45,7 +64,8 @@ di_status di_recipe_open(const di_tokenizer *tokenizer, di_recipe_profile profil
     for (int i = 0; i < DI_CONTROL_COUNT; i++) {
         const control_row *row = &controls[i];
         recipe->ids[i] = di_tokenizer_added_id(tokenizer, row->text);
-        if (i < DI_CONTROL_REQUIRED && recipe->ids[i] < 0) {
+        bool required = i < DI_CONTROL_REQUIRED || (i == DI_CONTROL_SYSTEM && profile == DI_RECIPE_V41);
+        if (required && recipe->ids[i] < 0) {
             if (missing.length) di_text_puts(&missing, ", ");
             di_text_puts(&missing, row->text);
         } else if (published && recipe->ids[i] != row->id) {
@@ -64,21 +84,18 @@ di_status di_recipe_open(const di_tokenizer *tokenizer, di_recipe_profile profil
 }
 
 void di_recipe_options_default(di_recipe_options *options) {
-    *options = (di_recipe_options){.thinking = true, .effort = DI_EFFORT_DEFAULT};
+    *options = (di_recipe_options){.thinking = true, .effort = DI_EFFORT_HIGH};
 }
 
 di_status di_recipe_effort_parse(const char *text, di_recipe_options *options, di_error *error) {
-    static const struct {
-        const char *name;
-        int effort;
-    } efforts[] = {{"none", 0},  {"minimal", 50}, {"low", 50},  {"medium", 75},
-                   {"high", 75}, {"xhigh", 75},   {"max", 100}, {"ultra", 100}};
-    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
-        if (strcmp(text, efforts[i].name) == 0) {
-            if (efforts[i].effort)
-                options->effort = efforts[i].effort;
-            else
-                options->thinking = false;
+    static const char *const names[] = {"minimal", "low", "medium", "high", "xhigh", "max", "ultra"};
+    if (strcmp(text, "none") == 0) {
+        options->thinking = false;
+        return DI_OK;
+    }
+    for (int i = 0; i < DI_EFFORT_NUMBER; i++)
+        if (strcmp(text, names[i]) == 0) {
+            options->effort = (di_effort)i;
             return DI_OK;
         }
     int value = 0;
@@ -86,7 +103,8 @@ di_status di_recipe_effort_parse(const char *text, di_recipe_options *options, d
     for (; text[digits] >= '0' && text[digits] <= '9' && digits < 4; digits++)
         value = value * 10 + (text[digits] - '0');
     if (digits && !text[digits] && text[0] != '0' && value <= 100) {
-        options->effort = value;
+        options->effort = DI_EFFORT_NUMBER;
+        options->effort_number = value;
         return DI_OK;
     }
     return di_fail(

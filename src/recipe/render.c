@@ -91,11 +91,16 @@ static bool is_dropped(const di_message *message) {
     return message->role == DI_ROLE_SYSTEM && content_length(message) == 0;
 }
 
+static int effort_of(const di_recipe_options *options) {
+    static const int numbers[] = {50, 50, 75, 75, 75, 100, 100};
+    return options->effort == DI_EFFORT_NUMBER ? options->effort_number : numbers[options->effort];
+}
+
 static void put_effort(builder *b, const di_recipe_options *options) {
     di_text line = {0};
     di_text_printf(&line,
                    "Reasoning Effort: %d (range 1-100, the higher the value, the more thorough the reasoning)\n\n",
-                   options->effort);
+                   effort_of(options));
     if (line.failed)
         b->failed = true;
     else
@@ -124,7 +129,7 @@ static di_answer_start put_open_turn(builder *b, const di_message *message, bool
 
 static void put_finished_turn(builder *b, const di_message *message, const di_recipe_options *options) {
     put_control(b, DI_CONTROL_ASSISTANT);
-    if (options->thinking && options->keep_reasoning) {
+    if (options->thinking && options->history == DI_HISTORY_KEEP) {
         put_control(b, DI_CONTROL_THINK);
         put_model_text(b, message->reasoning, message->reasoning_length);
     }
@@ -153,6 +158,9 @@ static di_answer_start put_conversation(builder *b, const di_conversation *conve
                 put_control(b, DI_CONTROL_USER);
             put_content(b, message);
             break;
+        case DI_ROLE_TOOL:
+        case DI_ROLE_LATEST_REMINDER:
+            break;
         case DI_ROLE_ASSISTANT:
             if (message->prefix) return put_open_turn(b, message, options->thinking);
             put_finished_turn(b, message, options);
@@ -174,9 +182,9 @@ static di_status check(const di_conversation *conversation, const di_recipe_opti
                            "messages[%zu].prefix: only the last message can be continued, and only an assistant's", i);
     }
     if (!any) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "messages", "messages is empty");
-    if (options->thinking && (options->effort < 1 || options->effort > 100))
+    if (options->thinking && (effort_of(options) < 1 || effort_of(options) > 100))
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "reasoning_effort",
-                       "reasoning effort must be in 1 .. 100, not %d", options->effort);
+                       "reasoning effort must be in 1 .. 100, not %d", effort_of(options));
     return DI_OK;
 }
 

@@ -181,8 +181,10 @@ static di_status check_neutral(const di_json *request, di_error *error) {
     return DI_OK;
 }
 
-di_status di_recipe_parse_request(di_arena *arena, const di_json *request, di_conversation *conversation,
-                                  di_recipe_options *options, di_error *error) {
+di_status di_recipe_parse_request(di_arena *arena, di_flavour flavour, const di_json *request,
+                                  di_conversation *conversation, di_recipe_options *options, di_error *error) {
+    if (flavour != DI_FLAVOUR_CHAT)
+        return di_fail(error, DI_ERR_UNSUPPORTED, NULL, "only chat requests are understood");
     const di_json *list = di_json_get(request, "messages");
     if (!list || list->type != DI_JSON_ARRAY) return bad_type("messages", "a list of messages", list, error);
     di_status status = check_neutral(request, error);
@@ -193,6 +195,6 @@ di_status di_recipe_parse_request(di_arena *arena, const di_json *request, di_co
     size_t count = 0;
     for (const di_json *item = list->first; item && status == DI_OK; item = item->next, count++)
         status = read_message(arena, count, item, &messages[count], error);
-    *conversation = (di_conversation){messages, count};
+    *conversation = (di_conversation){.messages = messages, .count = count};
     return status;
 }

@@ -55,8 +55,8 @@ static di_status render(di_arena *arena, const di_json *request, bool keep, di_p
     di_recipe_options options;
     di_conversation conversation;
     di_recipe_options_default(&options);
-    options.keep_reasoning = keep;
-    di_status status = di_recipe_parse_request(arena, request, &conversation, &options, error);
+    options.history = keep ? DI_HISTORY_KEEP : DI_HISTORY_RECIPE;
+    di_status status = di_recipe_parse_request(arena, DI_FLAVOUR_CHAT, request, &conversation, &options, error);
     return status == DI_OK ? di_recipe_render(&recipe, &conversation, &options, arena, prompt, error) : status;
 }
 
@@ -374,7 +374,6 @@ static void test_refused(void **state) {
     }
     di_recipe_profile profile;
     assert_int_equal(di_recipe_profile_parse("v4.1", &profile, NULL), DI_OK);
-    assert_int_equal(di_recipe_profile_parse("v4-0731", &profile, NULL), DI_ERR_UNSUPPORTED);
     assert_int_equal(di_recipe_profile_parse("v5", &profile, NULL), DI_ERR_INVALID_ARGUMENT);
 }
 
@@ -398,14 +397,14 @@ static void test_precedence(void **state) {
     static const struct {
         const char *members;
         bool from_on, from_off;
-        int effort;
+        di_effort effort;
     } cases[] = {
-        {"", true, false, 75},
-        {",\"reasoning_effort\":\"low\"", true, true, 50},
-        {",\"reasoning_effort\":\"none\"", false, false, 75},
-        {",\"reasoning_effort\":\"none\",\"thinking\":true", true, true, 75},
-        {",\"reasoning_effort\":\"ultra\",\"thinking\":{\"type\":\"disabled\"}", false, false, 100},
-        {",\"thinking\":{\"type\":\"adaptive\"}", true, true, 75},
+        {"", true, false, DI_EFFORT_HIGH},
+        {",\"reasoning_effort\":\"low\"", true, true, DI_EFFORT_LOW},
+        {",\"reasoning_effort\":\"none\"", false, false, DI_EFFORT_HIGH},
+        {",\"reasoning_effort\":\"none\",\"thinking\":true", true, true, DI_EFFORT_HIGH},
+        {",\"reasoning_effort\":\"ultra\",\"thinking\":{\"type\":\"disabled\"}", false, false, DI_EFFORT_ULTRA},
+        {",\"thinking\":{\"type\":\"adaptive\"}", true, true, DI_EFFORT_HIGH},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int on = 0; on < 2; on++) {
@@ -413,10 +412,11 @@ static void test_precedence(void **state) {
             char request[256];
             snprintf(request, sizeof request, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]%s}",
                      cases[i].members);
-            di_recipe_options options = {.thinking = on, .effort = 75};
+            di_recipe_options options = {.thinking = on, .effort = DI_EFFORT_HIGH};
             di_conversation conversation;
-            assert_int_equal(di_recipe_parse_request(arena, parse(arena, request), &conversation, &options, NULL),
-                             DI_OK);
+            assert_int_equal(
+                di_recipe_parse_request(arena, DI_FLAVOUR_CHAT, parse(arena, request), &conversation, &options, NULL),
+                DI_OK);
             assert_int_equal(options.thinking, on ? cases[i].from_on : cases[i].from_off);
             assert_int_equal(options.effort, cases[i].effort);
             di_arena_free(arena);
