@@ -39,6 +39,43 @@ const char *di_engine_note(const di_engine *engine);
 
 const di_metrics *di_engine_metrics(const di_engine *engine);
 
+/* ------------------------------------------------------------------------------------------- the engine at work */
+
+/* Any thread, without a lock: also while a step does not end. */
+typedef struct di_engine_progress {
+    uint32_t waiting;      /* requests submitted and not let in yet */
+    uint32_t running;      /* requests that were let in */
+    uint32_t swapped;      /* requests that were preempted and wait to go on */
+    uint32_t sequences;    /* that hold state */
+    uint64_t steps;        /* ended since the engine was opened */
+    int64_t step_ms;       /* age of the step that runs; 0 = none runs */
+    int64_t since_step_ms; /* since a step ended last; -1 = none yet */
+    int64_t
+        step_budget_ms; /* what the newest step may take: the longest allowed gap, or what it was expected to take */
+    int64_t oldest_waiting_ms; /* of the request that has waited longest to be let in; 0 = none waits */
+    /* How long nothing has gone on although there is work: no step ended, nor did all work wait for its readers or for
+     * the disk. 0 without work. More than step_budget_ms means that a step is late, twice that that it hangs. */
+    int64_t stuck_ms;
+} di_engine_progress;
+
+di_engine_progress di_engine_get_progress(const di_engine *engine);
+
+/* A request that has not ended, without what it says. Strings are valid during the call. */
+typedef struct di_live_request {
+    const char *id;    /* "" = none was given */
+    const char *state; /* "queued", "restoring", "prefill", "decode", "swapped": docs/engine.md */
+    uint64_t prompt_tokens, cached_tokens, completion_tokens, max_tokens;
+    int32_t samples, priority;
+    uint32_t preemptions;
+    int64_t age_ms; /* since its submission */
+} di_live_request;
+
+typedef void (*di_live_request_reader)(void *arg, const di_live_request *request);
+
+/* Calls `each` for every request that has not ended, oldest first. Any thread; waits for no step. Fails for memory
+ * only. */
+di_status di_engine_each_request(const di_engine *engine, di_live_request_reader each, void *arg, di_error *error);
+
 /* ------------------------------------------------------------------------------------------- watching logits */
 
 /* A row of logits of the step being computed, before anything is sampled from it: of the request `id` ("" if it has

@@ -29,6 +29,7 @@
 #define DI_ENGINE_ENGINE_INTERNAL_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "backend/cpu/cpu.h"
@@ -58,12 +59,18 @@ typedef struct di_hub_work {
 /* Where other threads reach the engine thread. Counted: requests may outlive their engine. */
 typedef struct di_hub {
     atomic_uint references;
+    sem_t work; /* posted by whoever has something for the engine thread, signal handlers too */
     pthread_mutex_t mutex;
-    pthread_cond_t work, called;
+    pthread_cond_t called;
     di_request *inbox, **inbox_end; /* newest last */
-    di_hub_work *calls;             /* oldest first */
-    uint32_t waiting;               /* submitted, not yet admitted or finished */
-    bool stopping, woken;
+    di_request *oldest, *newest;    /* all that are not finished, in the order of their coming */
+    uint32_t unfinished;
+    di_hub_work *calls; /* oldest first */
+    bool stopping, idle;
+    /* written with the mutex held or by the engine thread, read by anybody */
+    atomic_uint waiting;         /* submitted, not yet admitted or finished */
+    _Atomic int64_t inbox_ns;    /* submission of the first in the inbox; 0 = empty */
+    _Atomic int64_t progress_ns; /* when something went on last, or work came to an idle engine */
 } di_hub;
 
 typedef enum di_request_state {
@@ -117,6 +124,7 @@ struct di_request {
     atomic_bool window_free; /* score: the reader is done with `window` */
     atomic_bool throttled;   /* the engine waits for the reader to catch up */
     di_hub *hub;
+    di_request *older, *newer; /* of the hub */
     di_arena *arena;
     di_event_queue events;
     uint64_t event_limit; /* of the engine */
@@ -137,17 +145,17 @@ struct di_request {
     uint64_t serial; /* order of arrival, given by the queue */
     float *window;   /* score: f32 [logits rows][V], filled by the engine while window_free is false */
 
-    /* engine */
-    di_request_state state;
+    /* engine; the atomic ones are read by anybody */
+    _Atomic di_request_state state;
     di_request *next;       /* in the inbox */
     di_sequence *sequences; /* [sampling.n]; the first computes the prompt for all */
     uint32_t live;
     bool prompt_done;
-    uint64_t completion_tokens;
+    _Atomic uint64_t completion_tokens;
     uint32_t reported; /* scored rows or prompt tokens that the reader has; what is computed again is not told again */
-    uint32_t cached_tokens;
+    _Atomic uint32_t cached_tokens;
     di_prefix_hit hit;
-    uint32_t preemptions;
+    _Atomic uint32_t preemptions;
     int64_t restore_until_ns;
     int64_t admitted_ns, prompt_done_ns, first_token_ns;
     uint32_t tenant_place; /* in engine->tenants; UINT32_MAX: none (not enqueued, or finished) */
@@ -211,8 +219,11 @@ struct di_engine {
     pthread_t thread;
     bool started;
     di_metrics metrics;
-    _Atomic int64_t step_started_ns; /* 0 while no step runs */
-    _Atomic int64_t step_finished_ns;
+    /* what progress.c tells; written by the engine thread */
+    _Atomic int64_t step_started_ns;  /* 0 while no step runs */
+    _Atomic int64_t step_finished_ns; /* 0 = none yet */
+    _Atomic int64_t step_budget_ns;   /* what the step that was planned last may take */
+    _Atomic int64_t oldest_ns;        /* submission of the oldest request in the queue; 0 = none */
 
     /* engine thread */
     di_page_pool *pages;
@@ -253,7 +264,7 @@ di_hub *di_hub_new(di_error *error);
 void di_hub_release(di_hub *hub);
 /* Queues the request; the queue then holds a reference. Refuses above `limit` waiting requests and while stopping. */
 di_status di_hub_submit(di_hub *hub, di_request *request, uint32_t limit, di_error *error);
-void di_hub_wake(di_hub *hub);
+void di_hub_wake(di_hub *hub); /* also from a signal handler */
 void di_hub_stop(di_hub *hub);
 /* Takes the inbox. With `wait`, blocks until there is something, a wake-up, or timeout_ms have passed (< 0: for ever).
  * *stopping = the engine is being closed. */
@@ -263,6 +274,7 @@ di_request *di_hub_take(di_hub *hub, bool wait, int64_t timeout_ms, bool *stoppi
 bool di_hub_call(di_hub *hub, void (*work)(void *arg), void *arg);
 void di_hub_serve_calls(di_hub *hub); /* engine thread */
 void di_hub_left_queue(di_hub *hub);  /* a waiting request was admitted or finished */
+void di_hub_finished(di_hub *hub, di_request *request);
 
 /* ---- request.c */
 void di_request_release(di_request *request); /* drops one reference */

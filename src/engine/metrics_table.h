@@ -26,6 +26,7 @@ DI_COUNTER(STEPS,              "deepinfer_steps_total",              "steps run"
 DI_COUNTER(STALLS,             "deepinfer_step_stalls_total",        "steps that took longer than --stall-ms")
 DI_COUNTER(LIMITS,             "deepinfer_limit_refusals_total",     "requests refused by a named limit")
 DI_GAUGE(QUEUE,                "deepinfer_queue_requests",           "requests waiting")
+DI_GAUGE(RUNNING_REQUESTS,     "deepinfer_running_requests",         "requests that were let in and are not preempted")
 DI_GAUGE(RUNNING,              "deepinfer_running_sequences",        "sequences that hold state")
 DI_GAUGE(SWAPPED,              "deepinfer_swapped_requests",         "requests that wait with their state swapped out")
 DI_GAUGE(PAGES_USED,           "deepinfer_pages_used",               "state pages in use")

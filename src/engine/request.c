@@ -169,13 +169,14 @@ bool di_request_next(di_request *request, int64_t timeout_ms, di_event *event) {
 }
 
 void di_request_cancel(di_request *request) {
-    if (request) atomic_store_explicit(&request->cancelled, true, memory_order_release);
+    if (!request) return;
+    atomic_store_explicit(&request->cancelled, true, memory_order_release);
+    di_hub_wake(request->hub);
 }
 
 void di_request_free(di_request *request) {
     if (!request) return;
     di_events_mute(&request->events);
     di_request_cancel(request);
-    di_hub_wake(request->hub);
     di_request_release(request);
 }

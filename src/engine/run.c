@@ -62,6 +62,7 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
         if (!request->sequences && !request->score) make_silent_sequences(request);
     }
     di_leave_tenant(engine, request);
+    di_hub_finished(engine->hub, request);
     request->state = DI_REQUEST_FINISHED;
     forget_choices(engine, request);
     for (int32_t i = 0; request->sequences && i < request->sampling.n; i++) {
@@ -108,7 +109,7 @@ static void reap(di_engine *engine, di_request_list *list, bool stopping) {
     int64_t now = di_now_ns();
     for (uint32_t i = 0; i < list->count;) {
         di_request *request = list->items[i];
-        if (stopping) di_request_cancel(request);
+        if (stopping) atomic_store_explicit(&request->cancelled, true, memory_order_relaxed);
         if (request->state != DI_REQUEST_FINISHED) end_from_outside(engine, request, now);
         if (request->state != DI_REQUEST_FINISHED || owns_state(request)) {
             i++;
@@ -137,11 +138,32 @@ static void wait_for_step(di_engine *engine) {
     engine->stalled = false;
 }
 
+static int64_t oldest_of(const di_request_list *list) {
+    int64_t oldest = 0;
+    for (uint32_t i = 0; i < list->count; i++)
+        if (!oldest || list->items[i]->submitted_ns < oldest) oldest = list->items[i]->submitted_ns;
+    return oldest;
+}
+
+/* Who waits and who runs: also right before a step, in case it does not end. */
+static void set_work_gauges(di_engine *engine) {
+    atomic_store_explicit(&engine->oldest_ns, oldest_of(&engine->queue), memory_order_relaxed);
+    di_gauge(&engine->metrics, DI_GAUGE_QUEUE, engine->queue.count);
+    di_gauge(&engine->metrics, DI_GAUGE_RUNNING_REQUESTS, engine->running.count);
+    di_gauge(&engine->metrics, DI_GAUGE_RUNNING, engine->sequences);
+    di_gauge(&engine->metrics, DI_GAUGE_SWAPPED, engine->swapped.count);
+}
+
+static void went_on(di_engine *engine, int64_t now) {
+    atomic_store_explicit(&engine->hub->progress_ns, now, memory_order_relaxed);
+}
+
 /* One step, if there is something to compute. False when nothing went on at all. */
 static bool turn(di_engine *engine, bool *stopping) {
     int64_t start = di_now_ns();
     bool running = di_plan_step(engine);
     int64_t planned = di_now_ns();
+    if (!running) went_on(engine, planned); /* all that there is waits for somebody else */
     if (running) {
         di_observe(&engine->metrics, DI_HISTOGRAM_STEP_PLAN, (double)(planned - start) / 1e9);
         atomic_store_explicit(&engine->step_started_ns, planned, memory_order_relaxed);
@@ -152,10 +174,12 @@ static bool turn(di_engine *engine, bool *stopping) {
     if (!running) return delivers;
     di_enqueue(engine, di_hub_take(engine->hub, false, 0, stopping));
     di_admit(engine);
+    set_work_gauges(engine);
     wait_for_step(engine);
     int64_t computed = di_now_ns();
     atomic_store_explicit(&engine->step_started_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&engine->step_finished_ns, computed, memory_order_relaxed);
+    went_on(engine, computed);
     di_commit_step(engine);
     di_observe(&engine->metrics, DI_HISTOGRAM_STEP_COMMIT, (double)(di_now_ns() - computed) / 1e9);
     return true;
@@ -181,9 +205,7 @@ static void set_disk_metrics(di_engine *engine) {
 static void set_gauges(di_engine *engine) {
     if (engine->disk) set_disk_metrics(engine);
     const di_prefix_counters *cache = di_prefix_get_counters(engine->cache);
-    di_gauge(&engine->metrics, DI_GAUGE_QUEUE, engine->queue.count);
-    di_gauge(&engine->metrics, DI_GAUGE_RUNNING, engine->sequences);
-    di_gauge(&engine->metrics, DI_GAUGE_SWAPPED, engine->swapped.count);
+    set_work_gauges(engine);
     di_gauge(&engine->metrics, DI_GAUGE_PAGES_USED, di_page_pool_used(engine->pages));
     di_gauge(&engine->metrics, DI_GAUGE_PAGES_CACHE, cache->pages);
     di_gauge(&engine->metrics, DI_GAUGE_CACHE_BYTES, (int64_t)cache->bytes);

@@ -1,4 +1,5 @@
 /* step.c - what a step holds, and what it made true: decode rows first, then prompt rows within the budget. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -234,6 +235,9 @@ bool di_plan_step(di_engine *engine) {
         return false;
     }
     if (engine->load.prompt_rows) engine->load.prompt_context /= engine->load.prompt_rows;
+    double gap = di_step_model_gap(&engine->step_model, engine->load.decode_rows, engine->max_gap_ms);
+    double expected = di_step_model_predict(&engine->step_model, &engine->load);
+    atomic_store_explicit(&engine->step_budget_ns, (int64_t)(fmax(gap, expected) * 1e9), memory_order_relaxed);
     engine->job = (di_compute_job){.step = engine->step,
                                    .sample = {.logits = di_step_logits(engine->step),
                                               .vocabulary = engine->info.vocabulary,

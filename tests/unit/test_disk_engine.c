@@ -1,3 +1,4 @@
+/* needs: engine */
 /* labels: long
  * An engine with a disk tier: an answer is the same bytes whether its prompt was computed, found in memory, read from
  * disk after a restart, or read again after it was evicted; and whatever happens to the folder. */

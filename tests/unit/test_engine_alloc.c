@@ -1,3 +1,4 @@
+/* needs: engine */
 /* A steady decode step takes no memory from the system: the allocator of this program counts. */
 #include <dlfcn.h>
 #include <errno.h>

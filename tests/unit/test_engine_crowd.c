@@ -1,3 +1,4 @@
+/* needs: engine */
 /* labels: long
  * What runs beside a request, from which cached state it starts and when it is moved out of the way changes no byte of
  * what it produces. */

@@ -1,3 +1,4 @@
+/* needs: engine */
 /* Who gets which rows of which step. Nothing here looks at a clock to decide: steps are counted. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* needs: engine */
 /* The registry's arithmetic and text, what a known workload counts, and the record of a request. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* needs: engine */
 /* The model of step time: what it learns, and how many prompt rows it lets beside running requests. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* needs: engine */
 /* labels: long
  * Storms of submissions, cancels, deadlines and dropped handles: nothing is left behind, and nobody else notices. */
 #include <setjmp.h>

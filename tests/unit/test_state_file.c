@@ -1,3 +1,4 @@
+/* needs: engine */
 /* labels: long
  * di_save_state and di_load_state: what comes back from a file gives the same bytes, and a file that is damaged or from
  * elsewhere is refused by name. */

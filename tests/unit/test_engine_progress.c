@@ -1,0 +1,221 @@
+/* needs: engine */
+/* What other threads see of the engine at work: a step that hangs, readers that are behind, live requests, cancels. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "support/gate.h"
+#include "support/requests.h"
+
+#define NANO DI_TEST_DATA "/nano"
+
+typedef struct listed {
+    uint32_t count;
+    struct {
+        char id[16], state[16];
+        di_live_request request;
+    } items[8];
+} listed;
+
+static void keep(void *arg, const di_live_request *request) {
+    listed *list = arg;
+    assert_true(list->count < 8);
+    strncpy(list->items[list->count].id, request->id, 15);
+    strncpy(list->items[list->count].state, request->state, 15);
+    list->items[list->count++].request = *request;
+}
+
+static listed list_of(di_engine *engine) {
+    listed list = {0};
+    assert_int_equal(di_engine_each_request(engine, keep, &list, NULL), DI_OK);
+    return list;
+}
+
+static di_request *submit(di_engine *engine, const char *id, uint32_t walk, int64_t tokens) {
+    di_segment segment = {.token_ids = di_walk(walk, 40), .token_count = 40};
+    di_request_params params;
+    di_request_params_default(&params);
+    params.id = id;
+    params.segments = &segment;
+    params.segment_count = 1;
+    params.sampling.temperature = 0;
+    params.sampling.max_tokens = tokens;
+    params.sampling.ignore_eos = true;
+    di_request *request = NULL;
+    di_error error = {0};
+    if (di_submit(engine, &params, &request, &error) != DI_OK) fail_msg("%s", error.message);
+    return request;
+}
+
+static void finish(di_request *request) {
+    di_outcome outcome = {0};
+    di_drain(request, &outcome);
+    assert_int_equal(outcome.status, DI_OK);
+}
+
+static void assert_nothing_to_see(di_engine *engine) {
+    di_assert_idle(engine);
+    di_engine_progress p = di_engine_get_progress(engine);
+    assert_int_equal(p.waiting + p.running + p.swapped + p.sequences, 0);
+    assert_true(p.stuck_ms == 0 && p.step_ms == 0 && p.oldest_waiting_ms == 0);
+    assert_int_equal(list_of(engine).count, 0);
+}
+
+static void a_step_that_hangs_shows_and_passes(void **state) {
+    (void)state;
+    static const di_option options[] = {{"max-seqs", "2"}, {"max-gap", "50"}};
+    di_engine *engine = di_open_with(NANO, options, 2);
+    assert_int_equal(di_engine_get_progress(engine).since_step_ms, -1);
+    di_gate_on(engine, false);
+    finish(submit(engine, "first", 1, 20));
+    assert_nothing_to_see(engine);
+    usleep(120000);
+    assert_int_equal(di_engine_get_progress(engine).stuck_ms, 0); /* nothing to do is no fault */
+    assert_true(di_engine_get_progress(engine).since_step_ms >= 100);
+
+    di_request *requests[4];
+    static const char *const ids[] = {"a", "b", "c", "d"};
+    di_gate_open(false);
+    for (int i = 0; i < 2; i++) requests[i] = submit(engine, ids[i], (uint32_t)i + 2, 20);
+    assert_true(di_gate_wait(20000, NULL));
+    for (int i = 2; i < 4; i++) requests[i] = submit(engine, ids[i], (uint32_t)i + 2, 20);
+    int64_t start = di_now_ns();
+    di_engine_progress p;
+    do {
+        usleep(1000);
+        p = di_engine_get_progress(engine);
+    } while (p.stuck_ms <= 2 * p.step_budget_ms && di_now_ns() - start < 20000000000);
+    int64_t took = (di_now_ns() - start) / 1000000;
+    assert_true(p.stuck_ms > 2 * p.step_budget_ms);
+    assert_true(p.step_budget_ms >= 50 && p.step_ms >= p.step_budget_ms);
+    assert_true(took >= p.step_budget_ms);
+    assert_int_equal(p.waiting + p.running, 4);
+    assert_int_equal(p.swapped, 0);
+    uint64_t steps = p.steps;
+    /* The list waits for no step. */
+    listed list = list_of(engine);
+    assert_int_equal(list.count, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        const di_live_request *r = &list.items[i].request;
+        assert_string_equal(list.items[i].id, ids[i]);
+        assert_int_equal(r->prompt_tokens, 40);
+        assert_int_equal(r->max_tokens, 20);
+        assert_int_equal(r->completion_tokens, 0);
+        assert_true(r->age_ms > 0 && r->samples == 1 && r->preemptions == 0);
+        assert_string_equal(list.items[i].state, i ? list.items[i].state : "prefill");
+    }
+    assert_string_equal(list.items[3].state, "queued");
+    assert_true(di_engine_get_progress(engine).oldest_waiting_ms > 0);
+
+    di_gate_open(true);
+    while (di_engine_get_progress(engine).steps == steps) usleep(500);
+    for (int i = 0; i < 4; i++) finish(requests[i]);
+    assert_nothing_to_see(engine);
+    di_gate_close(engine);
+}
+
+static void a_hanging_engine_stays_so_when_more_comes(void **state) {
+    (void)state;
+    di_engine *engine = di_open_with(NANO, NULL, 0);
+    di_gate_on(engine, true);
+    di_request *one = submit(engine, "one", 1, 3);
+    assert_true(di_gate_wait(20000, NULL));
+    usleep(100000);
+    int64_t stuck = di_engine_get_progress(engine).stuck_ms;
+    assert_true(stuck >= 90);
+    di_request *two = submit(engine, "two", 2, 3);
+    assert_true(di_engine_get_progress(engine).stuck_ms >= stuck);
+    di_gate_open(true);
+    finish(one);
+    finish(two);
+    di_gate_close(engine);
+}
+
+static void readers_that_are_behind_are_no_fault(void **state) {
+    (void)state;
+    static const di_option options[] = {{"limit-event-bytes", "65536"}};
+    di_engine *engine = di_open_with(NANO, options, 1);
+    di_request *request = submit(engine, "slow", 1, 1500);
+    int64_t worst = 0;
+    uint64_t steps;
+    do { /* until it runs no more */
+        steps = di_engine_get_progress(engine).steps;
+        usleep(di_test_slow() ? 1500000 : 300000);
+    } while (di_engine_get_progress(engine).steps != steps);
+    for (int i = 0; i < 400; i++) {
+        di_engine_progress p = di_engine_get_progress(engine);
+        assert_int_equal(p.running + p.waiting + p.swapped, 1);
+        if (p.stuck_ms > worst) worst = p.stuck_ms;
+        usleep(1000);
+    }
+    assert_true(worst < (di_test_slow() ? 350 : 250)); /* it looks again every 50 ms */
+    di_live_request seen = list_of(engine).items[0].request;
+    assert_true(seen.completion_tokens > 50 && seen.completion_tokens < 1500);
+    finish(request);
+    assert_nothing_to_see(engine);
+    di_close(engine);
+}
+
+static di_request *volatile cancelled_by_signal;
+
+static void on_signal(int number) {
+    (void)number;
+    di_request_cancel(cancelled_by_signal);
+}
+
+static int by_size(const void *a, const void *b) {
+    return (*(const int64_t *)a > *(const int64_t *)b) - (*(const int64_t *)a < *(const int64_t *)b);
+}
+
+/* Not at the next of its regular looks: at once, also from a signal handler. */
+static void a_cancel_wakes_an_engine_that_waits_for_a_reader(void **state) {
+    (void)state;
+    enum { ROUNDS = 15 };
+    static const di_option options[] = {{"limit-event-bytes", "65536"}};
+    di_engine *engine = di_open_with(NANO, options, 1);
+    int64_t took[ROUNDS];
+    signal(SIGUSR1, on_signal);
+    for (int i = 0; i < ROUNDS; i++) {
+        di_request *request = submit(engine, "slow", (uint32_t)i, 1500);
+        uint64_t steps;
+        do {
+            steps = di_engine_get_progress(engine).steps;
+            usleep(di_test_slow() ? 500000 : 60000 + 3000 * i);
+        } while (di_engine_get_progress(engine).steps != steps);
+        int64_t start = di_now_ns();
+        cancelled_by_signal = request;
+        if (i & 1)
+            di_request_cancel(request);
+        else
+            raise(SIGUSR1);
+        while (list_of(engine).count) usleep(100);
+        took[i] = di_now_ns() - start;
+        di_request_free(request);
+    }
+    signal(SIGUSR1, SIG_DFL);
+    qsort(took, ROUNDS, sizeof *took, by_size);
+    if (took[ROUNDS / 2] > 12000000)
+        fail_msg("half of the cancels took %.1f ms or more", (double)took[ROUNDS / 2] / 1e6);
+    assert_nothing_to_see(engine);
+    di_close(engine);
+}
+
+int main(int count, char **values) {
+    di_test_arguments(count, values);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_that_hangs_shows_and_passes),
+        cmocka_unit_test(a_hanging_engine_stays_so_when_more_comes),
+        cmocka_unit_test(readers_that_are_behind_are_no_fault),
+        cmocka_unit_test(a_cancel_wakes_an_engine_that_waits_for_a_reader),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
