@@ -203,6 +203,8 @@ typedef struct di_attend_args {
     uint32_t width, heads, head_dim, rotary_dim, rotary_table, window, topk, groups, o_rank;
     const di_weight *sink, *wo_a, *wo_b;
     uint64_t ring_offset; /* of this layer's window ring in the rolling block */
+    uint32_t ring_slots;  /* of that ring; 0 = window */
+    bool optional;        /* ring entries whose first scale byte is 0 (no entry has that) are missing */
     di_paged_part global; /* entry_bytes 0: no global entries (ratio 0) */
     di_buffer rotary, q;
     di_buffer window_rows; /* in: step buffer written by project */
@@ -229,6 +231,42 @@ typedef struct di_tap_args {
     di_buffer stream;
     di_buffer taps; /* out: bf16 [T][stride] at the layer's column */
 } di_tap_args;
+
+/* What the draft head remembers of a row [10.1]: main = rms(project taps, main_norm), and for every stage the window
+ * entry of its key made from `main`, rotated by the plain table. */
+typedef struct di_draft_keys_args {
+    const di_rows *rows;
+    uint32_t width, taps_width, head_dim, rotary_dim, stages;
+    float eps;
+    const di_weight *project, *main_norm;         /* [D][taps_width], [D] */
+    const di_weight *const *wkv, *const *kv_norm; /* [stages]: [d][D], [d] */
+    di_buffer rotary;                             /* in: from di_rotary_args, of these rows */
+    di_buffer taps;                               /* in: bf16 [T][taps_width] */
+    const di_buffer *entries;                     /* out: host [stages], u8 [T][d + d/32] */
+} di_draft_keys_args;
+
+/* Markov head, choice and confidence of `blocks` draft blocks of `length` rows [10.3]. For j ascending, with prev = the
+ * anchor or the token chosen before: e = embed[prev]; logits[j] += head . e; confidence = weight . (hidden[j], e);
+ * token = argmax of the logits at temperature 0, else of logits / temperature - log E with the noise of the position
+ * that it will take. A row with NaN or infinity gives -1 there and in all rows after it. */
+typedef struct di_draft_anchor {
+    int32_t token;
+    int32_t position; /* of the anchor; row j chooses the token at position + 1 + j */
+    float temperature;
+    uint64_t key; /* of the noise */
+} di_draft_anchor;
+
+typedef struct di_markov_args {
+    uint32_t blocks, length, width, rank, vocabulary;
+    const di_draft_anchor *anchors; /* host [blocks] */
+    const di_weight *embed;         /* table [V][rank] */
+    const di_weight *head;          /* matrix [V][rank] */
+    const di_weight *confidence;    /* vector [D + rank] */
+    di_buffer hidden;               /* in: bf16 [blocks * length][D] */
+    di_buffer logits;               /* in, out: f32 [blocks * length][V] */
+    int32_t *tokens;                /* out: host [blocks][length] */
+    float *confidences;             /* out: host [blocks][length], before the sigmoid */
+} di_markov_args;
 
 /* logits[i] = head . rms(collapse(X, pre), norm) of row row_index[i] [moe 6] */
 typedef struct di_head_args {
@@ -281,6 +319,8 @@ typedef struct di_ops {
     void (*experts)(di_backend *backend, const di_experts_args *args);
     void (*tap)(di_backend *backend, const di_tap_args *args);
     void (*head)(di_backend *backend, const di_head_args *args);
+    void (*draft_keys)(di_backend *backend, const di_draft_keys_args *args);
+    void (*markov)(di_backend *backend, const di_markov_args *args);
     void (*sample)(di_backend *backend, const struct di_sample_args *args);
 } di_ops;
 

@@ -32,9 +32,6 @@ void di_model_close(di_model *model) {
     if (model) model->family->close(model);
 }
 
-const di_model_config *di_model_get_config(const di_model *model) {
-    return &model->config;
-}
 const di_state_layout *di_model_layout(const di_model *model) {
     return &model->layout;
 }
@@ -219,4 +216,57 @@ void di_model_commit(di_model *model, di_step *step, uint32_t index, uint32_t co
     if (count && !entry->sure) model->family->commit(step, index, count);
     if (count && entry->replay_from >= 0) state->decoder_low = entry->replay_from;
     state->committed = entry->state.committed + (int32_t)count;
+}
+
+/* ---------------------------------------------------------------- draft head */
+
+uint32_t di_draft_length(const di_model *model) {
+    return model->options.draft ? model->config.draft_block_size : 0;
+}
+
+di_status di_draft_new(di_model *model, uint32_t max_blocks, di_draft **draft, di_error *error) {
+    *draft = NULL;
+    if (!model->options.draft)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "draft", "the model was opened without its draft head");
+    di_status status = model->family->draft_new(model, max_blocks, draft, error);
+    if (status == DI_OK) (*draft)->max_blocks = max_blocks;
+    return status;
+}
+
+void di_draft_free(di_draft *draft) {
+    if (draft) draft->model->family->draft_free(draft);
+}
+
+uint64_t di_draft_bytes(const di_model_config *config, uint32_t max_blocks) {
+    return di_deepseek_v41.draft_bytes(config, max_blocks);
+}
+
+void di_draft_poison(di_draft *draft) {
+    di_backend *backend = draft->model->backend;
+    backend->ops->fill(backend, draft->memory, 0xFF, draft->memory_bytes);
+}
+
+static di_status check_draft(const di_draft *draft, const di_draft_entry *entries, uint32_t count, uint32_t length,
+                             di_error *error) {
+    const di_model_config *config = &draft->model->config;
+    if (length < 1 || length > config->draft_block_size)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "length", "a draft block has 1 to %u rows, not %u",
+                       config->draft_block_size, length);
+    if (count > draft->max_blocks)
+        return di_fail(error, DI_ERR_LIMIT, "count", "%u draft blocks at once, at most %u have room", count,
+                       draft->max_blocks);
+    for (uint32_t i = 0; i < count; i++)
+        if (entries[i].anchor < 0 || (uint32_t)entries[i].anchor >= config->vocab_size)
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, "anchor", "token id %d is outside the vocabulary of %u",
+                           entries[i].anchor, config->vocab_size);
+    return DI_OK;
+}
+
+di_status di_model_draft(di_model *model, di_draft *draft, const di_draft_entry *entries, uint32_t count,
+                         uint32_t length, int32_t *tokens, float *confidences, di_error *error) {
+    di_status status = check_draft(draft, entries, count, length, error);
+    if (status != DI_OK || count == 0) return status;
+    model->family->draft_run(draft, entries, count, length, tokens, confidences);
+    model->backend->ops->synchronise(model->backend);
+    return model->backend->failure(model->backend, error);
 }

@@ -26,9 +26,9 @@ typedef enum di_part_kind {
 } di_part_kind;
 
 typedef struct di_state_part {
-    char name[32]; /* "window.12", "global.20", "keys.20", "open.8", "ngram", "kept" */
+    char name[32]; /* "window.12", "global.20", "keys.20", "open.8", "ngram", "kept", "draft.0" */
     di_part_kind kind;
-    bool required; /* a missing optional part only costs speed */
+    bool required; /* optional parts come last in a layout; a missing one only costs speed, and is all zero */
     bool decoder;  /* belongs to the decoder half: its ring obeys decoder_low */
     uint32_t entry_bytes;
     uint32_t tokens_per_entry; /* paged and open */
@@ -62,6 +62,7 @@ typedef struct di_model_options {
     bool compact;     /* --prefill compact */
     uint32_t keep;    /* --prefill-keep, 0 = window + 12; at least window */
     uint32_t context; /* positions per sequence */
+    bool draft;       /* load the draft head and keep its state; DI_ERR_UNSUPPORTED when the model has none */
     bool dummy;       /* made-up weights: a token map that neither engram.json nor a tokenizer gives is made up too */
 } di_model_options;
 
@@ -72,7 +73,6 @@ di_status di_model_open(const char *folder, const di_model_config *config, const
                         di_model **model, di_error *error);
 void di_model_close(di_model *model);
 
-const di_model_config *di_model_get_config(const di_model *model);
 const di_state_layout *di_model_layout(const di_model *model);
 di_backend *di_model_backend(const di_model *model);
 /* "exact", or "exact+compact+KEEP": part of every fingerprint and state object. */
@@ -104,7 +104,7 @@ typedef struct di_step_entry {
     /* Compact, last chunk of a prompt (-1 otherwise): the decoder half runs from this absolute position on, with empty
      * windows before it. Positions below `committed` come from the kept rows; decoder_from is then implied. */
     int32_t replay_from;
-    bool taps;
+    bool taps; /* the draft head may be asked to continue after these rows: its keys are made and committed with them */
     /* All rows are sure to be committed once they are computed: di_model_poll writes them into the state, on the thread
      * that computes. di_model_commit must follow, with all of them, whenever it said that the step succeeded. */
     bool sure;
@@ -126,6 +126,33 @@ bool di_model_poll(di_model *model, di_step *step, bool wait, di_status *status,
 /* Makes the first `count` rows of sequence `index` real: fills *state (same object as given to di_step_add) with the
  * new committed length and decoder_low. count may be 0. Must come before the step is cleared. */
 void di_model_commit(di_model *model, di_step *step, uint32_t index, uint32_t count, di_state_view *state);
+
+/* ---------------------------------------------------------------- draft head */
+
+/* Buffers for drafting up to max_blocks blocks at once; with options.draft only. Owned like a step. */
+typedef struct di_draft di_draft;
+
+typedef struct di_draft_entry {
+    const di_state_view *state; /* H = committed positions; only read */
+    int32_t anchor;             /* the id at position H: known, not computed yet */
+    float temperature;          /* of the request, and the key of its noise (sample.h): the drafts share it, so that */
+    uint64_t key;               /* they are what the target would choose if its logits were the head's */
+} di_draft_entry;
+
+/* Rows of a whole block, the most that can be drafted at once; 0 when the head is not loaded. */
+uint32_t di_draft_length(const di_model *model);
+di_status di_draft_new(di_model *model, uint32_t max_blocks, di_draft **draft, di_error *error);
+void di_draft_free(di_draft *draft);
+uint64_t di_draft_bytes(const di_model_config *config, uint32_t max_blocks); /* for the memory plan */
+void di_draft_poison(di_draft *draft);                                       /* for tests, like di_step_poison */
+
+/* Drafts the ids that may stand at H + 1 .. H + length of every entry, from its committed state alone: call it after
+ * commit. A block of `length` rows is run, so that a shorter one is not the beginning of a longer one. tokens
+ * [count][length]: -1 from the first row on whose logits are no numbers. confidences [count][length]: the sigmoid of
+ * it is the head's opinion that the draft is right if those before it are. Blocks until they are there. The result of
+ * an entry does not depend on the others. */
+di_status di_model_draft(di_model *model, di_draft *draft, const di_draft_entry *entries, uint32_t count,
+                         uint32_t length, int32_t *tokens, float *confidences, di_error *error);
 
 /* Test hook: called with intermediate results after each op, names as in the golden files ("3.attn_in"). */
 typedef void (*di_trace)(void *arg, const char *name, di_buffer data, di_dtype dtype, uint32_t rows, uint32_t width);

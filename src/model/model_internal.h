@@ -28,6 +28,12 @@ typedef struct di_model_family {
                            uint32_t max_logits);
     void (*forward)(di_step *step);
     void (*commit)(di_step *step, uint32_t index, uint32_t count);
+    /* draft head, used only when options.draft */
+    di_status (*draft_new)(di_model *model, uint32_t max_blocks, di_draft **draft, di_error *error);
+    void (*draft_free)(di_draft *draft);
+    uint64_t (*draft_bytes)(const di_model_config *config, uint32_t max_blocks);
+    void (*draft_run)(di_draft *draft, const di_draft_entry *entries, uint32_t count, uint32_t length, int32_t *tokens,
+                      float *confidences);
 } di_model_family;
 
 extern const di_model_family di_deepseek_v41;
@@ -59,6 +65,13 @@ struct di_step {
     di_buffer memory; /* [memory_bytes] everything that the step computes in */
     uint64_t memory_bytes;
     bool submitted;
+};
+
+struct di_draft {
+    di_model *model;
+    uint32_t max_blocks;
+    di_buffer memory; /* [memory_bytes] everything that a block computes in */
+    uint64_t memory_bytes;
 };
 
 #endif

@@ -39,7 +39,11 @@ di_harness *di_harness_open(const char *folder, const di_harness_options *option
     must(di_checkpoint_verify(h->checkpoint, &h->config, &error), &error);
     must(di_tokenizer_load(path, &h->tokenizer, &error), &error);
     di_model_options model = {
-        .compact = options->compact, .keep = options->keep, .context = h->config.max_position_embeddings};
+        .compact = options->compact,
+        .keep = options->keep,
+        .context = h->config.max_position_embeddings,
+        .draft = options->draft,
+    };
     must(di_model_open(folder, &h->config, h->checkpoint, h->tokenizer, h->backend, &model, &h->model, &error), &error);
     must(di_page_pool_new(h->model, 1 << 20, &h->pages, &error), &error);
     must(di_step_new(h->model, h->max_rows, 64, h->max_rows, &h->step, &error), &error);

@@ -24,6 +24,7 @@ typedef struct di_harness_options {
     uint32_t max_rows;                    /* 0: 600 */
     bool compact;
     uint32_t keep;
+    bool draft; /* with the draft head */
 } di_harness_options;
 
 /* The fastest kernel table that this machine can run. */

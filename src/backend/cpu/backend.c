@@ -163,6 +163,8 @@ static const di_ops cpu_ops = {
     .experts = di_cpu_experts,
     .tap = di_cpu_tap,
     .head = di_cpu_head,
+    .draft_keys = di_cpu_draft_keys,
+    .markov = di_cpu_markov,
     .sample = di_cpu_sample,
 };
 

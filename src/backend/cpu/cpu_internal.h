@@ -111,6 +111,8 @@ void di_cpu_attend(di_backend *backend, const di_attend_args *a);
 void di_cpu_experts(di_backend *backend, const di_experts_args *a);
 void di_cpu_tap(di_backend *backend, const di_tap_args *a);
 void di_cpu_head(di_backend *backend, const di_head_args *a);
+void di_cpu_draft_keys(di_backend *backend, const di_draft_keys_args *a);
+void di_cpu_markov(di_backend *backend, const di_markov_args *a);
 void di_cpu_sample(di_backend *backend, const struct di_sample_args *a);
 
 /* weights.c */

@@ -216,7 +216,7 @@ typedef struct attend_run {
 static size_t list_keys(const attend_run *run, size_t t, const uint8_t **keys) {
     const di_attend_args *a = run->a;
     const di_row *row = &a->rows->rows[t];
-    uint32_t half = a->rows->half;
+    uint32_t half = a->rows->half, slots = a->ring_slots ? a->ring_slots : a->window;
     const di_sequence_view *s = &a->rows->sequences[row->sequence];
     size_t entry = a->head_dim + a->head_dim / 32;
     const uint8_t *step = di_cpu_at(a->window_rows);
@@ -228,7 +228,8 @@ static size_t list_keys(const attend_run *run, size_t t, const uint8_t **keys) {
         else if (position >= s->first_position[half])
             keys[i] = step + (s->first_row[half] + (size_t)(position - s->first_position[half])) * entry;
         else
-            keys[i] = ring + (size_t)(position % a->window) * entry;
+            keys[i] = ring + (size_t)(position % slots) * entry;
+        if (a->optional && keys[i] && !keys[i][a->head_dim]) keys[i] = NULL;
     }
     if (!a->global.entry_bytes) return 0;
     const int32_t *list = (const int32_t *)di_cpu_at(a->lists) + t * a->topk;

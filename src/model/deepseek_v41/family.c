@@ -18,6 +18,14 @@ static di_status open_parts(v41_model *m, const di_model_source *source, di_erro
         m->frequency[table] = di_arena_array(m->arena, c->qk_rope_head_dim / 2, sizeof(float));
     if (!m->layers || !m->frequency[0] || !m->frequency[1])
         return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot open the model");
+    if (source->options->draft) {
+        size_t stages = c->draft_stages;
+        m->stages = di_arena_zalloc(m->arena, stages * sizeof *m->stages);
+        m->draft_wkv = di_arena_zalloc(m->arena, stages * sizeof(di_weight *));
+        m->draft_kv_norm = di_arena_zalloc(m->arena, stages * sizeof(di_weight *));
+        if (!m->stages || !m->draft_wkv || !m->draft_kv_norm)
+            return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot open the draft head");
+    }
     v41_frequencies(c, false, m->frequency[0]);
     v41_frequencies(c, true, m->frequency[1]);
     di_status status = v41_make_layout(m, error);
@@ -25,7 +33,22 @@ static di_status open_parts(v41_model *m, const di_model_source *source, di_erro
     return status ? status : v41_load(m, source->checkpoint, error);
 }
 
+static di_status check_draft(const di_model_source *source, di_error *error) {
+    const di_model_config *c = source->config;
+    if (!source->options->draft) return DI_OK;
+    if (!c->draft_stages)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "spec", "this model has no draft head (dspark_block_size is 0)");
+    if (source->options->compact && c->tap_layers[0] < c->cut)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "prefill",
+                       "compact prefill and the draft head do not go together here: the head reads layer %u, which is "
+                       "before the first decoder layer (%u)",
+                       c->tap_layers[0], c->cut);
+    return DI_OK;
+}
+
 static di_status v41_open(const di_model_source *source, di_model **model, di_error *error) {
+    di_status status = check_draft(source, error);
+    if (status) return status;
     v41_model *m = calloc(1, sizeof *m);
     if (!m || !(m->arena = di_arena_new(0))) {
         free(m);
@@ -38,7 +61,7 @@ static di_status v41_open(const di_model_source *source, di_model **model, di_er
     m->base.digest = di_checkpoint_digest(source->checkpoint);
     uint32_t keep = source->options->keep ? source->options->keep : source->config->sliding_window + 12;
     m->base.keep = source->options->compact ? keep : 0;
-    di_status status = open_parts(m, source, error);
+    status = open_parts(m, source, error);
     if (status) {
         v41_close(&m->base);
         return status;
@@ -56,4 +79,8 @@ const di_model_family di_deepseek_v41 = {
     .step_bytes = v41_step_bytes,
     .forward = v41_forward,
     .commit = v41_commit,
+    .draft_new = v41_draft_new,
+    .draft_free = v41_draft_free,
+    .draft_bytes = v41_draft_bytes,
+    .draft_run = v41_draft_run,
 };

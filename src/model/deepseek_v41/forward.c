@@ -95,59 +95,36 @@ static void inject(v41_step *s, uint32_t l) {
 /* ---------------------------------------------------------------- one layer */
 
 typedef struct site { /* where a layer works */
+    v41_site block;
     v41_step *s;
-    const v41_model *m;
     const di_model_config *c;
-    const v41_layer *w;
-    const di_ops *ops;
-    di_backend *backend;
-    const di_rows *rows;
     uint32_t l, half;
 } site;
 
+static site site_of(v41_step *s, uint32_t l, uint32_t half) {
+    const v41_model *m = (const v41_model *)s->base.model;
+    return (site){.block = {.m = m,
+                            .w = &m->layers[l],
+                            .b = &s->b,
+                            .ops = m->base.backend->ops,
+                            .backend = m->base.backend,
+                            .rows = &s->base.half[half],
+                            .stream = s->stream[half]},
+                  .s = s,
+                  .c = &m->base.config,
+                  .l = l,
+                  .half = half};
+}
+
 static di_paged_part paged(const site *at, int part) {
-    const di_state_part *p = &at->m->base.layout.parts[part];
+    const di_state_part *p = &at->block.m->base.layout.parts[part];
     return (di_paged_part){.offset = p->offset, .entry_bytes = p->entry_bytes, .ratio = p->tokens_per_entry};
-}
-
-static void enter(const site *at, const v41_hyper *hyper, const di_weight *norm, di_buffer pre_in, di_buffer pre_out) {
-    const di_model_config *c = at->c;
-    v41_step *s = at->s;
-    di_hyper_enter_args args = {.count = at->rows->count,
-                                .copies = c->hc_mult,
-                                .width = c->hidden_size,
-                                .iterations = c->hc_sinkhorn_iters,
-                                .norm_eps = c->rms_norm_eps,
-                                .hc_eps = c->hc_eps,
-                                .fn = hyper->fn,
-                                .base = hyper->base,
-                                .scale = hyper->scale,
-                                .norm = norm,
-                                .stream = s->stream[at->half],
-                                .pre_in = pre_in,
-                                .x = s->x,
-                                .post = s->post,
-                                .comb = s->comb,
-                                .pre_out = pre_out};
-    at->ops->hyper_enter(at->backend, &args);
-}
-
-static void leave(const site *at) {
-    v41_step *s = at->s;
-    di_hyper_leave_args args = {.count = at->rows->count,
-                                .copies = at->c->hc_mult,
-                                .width = at->c->hidden_size,
-                                .y = s->y,
-                                .post = s->post,
-                                .comb = s->comb,
-                                .stream = s->stream[at->half]};
-    at->ops->hyper_leave(at->backend, &args);
 }
 
 static void publish(const site *at) {
     const di_model_config *c = at->c;
-    const v41_layer *w = at->w;
-    di_compress_args args = {.rows = at->rows,
+    const v41_layer *w = at->block.w;
+    di_compress_args args = {.rows = at->block.rows,
                              .width = c->hidden_size,
                              .head_dim = c->head_dim,
                              .index_dim = c->index_head_dim,
@@ -159,13 +136,13 @@ static void publish(const site *at) {
                              .norm = w->comp_norm,
                              .wk = w->index_wk,
                              .k_norm = w->index_k_norm,
-                             .frequency = at->m->frequency[1],
+                             .frequency = at->block.m->frequency[1],
                              .global = paged(at, w->global_part),
                              .keys = paged(at, w->keys_part),
-                             .open_offset = w->open_part < 0 ? 0 : v41_part_offset(at->m, w->open_part),
-                             .x = at->s->x,
+                             .open_offset = w->open_part < 0 ? 0 : v41_part_offset(at->block.m, w->open_part),
+                             .x = at->s->b.x,
                              .open = at->s->open[at->l]};
-    at->ops->compress(at->backend, &args);
+    at->block.ops->compress(at->block.backend, &args);
 }
 
 static void make_lists(const site *at) {
@@ -173,11 +150,11 @@ static void make_lists(const site *at) {
     v41_step *s = at->s;
     int32_t source = c->layers[at->l].kv_source;
     uint32_t ratio = c->layers[at->l].ratio, groups = 0;
-    for (uint32_t t = 0; t < at->rows->count; t++) {
-        uint32_t n = ((uint32_t)at->rows->rows[t].position + 1) / ratio;
+    for (uint32_t t = 0; t < at->block.rows->count; t++) {
+        uint32_t n = ((uint32_t)at->block.rows->rows[t].position + 1) / ratio;
         if (n > groups) groups = n;
     }
-    di_index_args args = {.rows = at->rows,
+    di_index_args args = {.rows = at->block.rows,
                           .width = c->hidden_size,
                           .q_rank = c->q_lora_rank,
                           .heads = c->index_n_heads,
@@ -185,23 +162,23 @@ static void make_lists(const site *at) {
                           .rotary_dim = c->qk_rope_head_dim,
                           .ratio = ratio,
                           .topk = c->index_topk,
-                          .wq_b = at->w->index_wq_b,
-                          .weights_proj = at->w->index_weights,
-                          .keys = paged(at, at->m->layers[source].keys_part),
+                          .wq_b = at->block.w->index_wq_b,
+                          .weights_proj = at->block.w->index_weights,
+                          .keys = paged(at, at->block.m->layers[source].keys_part),
                           .candidate_source = (int32_t)at->l == c->candidate_source_layer,
                           .candidate_user =
                               c->candidate_source_layer >= 0 && (int32_t)at->l > c->candidate_source_layer,
                           .candidate_blocks = c->candidate_topk_blocks,
                           .candidate_block_size = c->candidate_block_size,
-                          .rotary = s->rotary,
-                          .x = s->x,
-                          .qr = s->qr,
+                          .rotary = s->b.rotary,
+                          .x = s->b.x,
+                          .qr = s->b.qr,
                           .lists = s->lists,
                           .candidates = s->candidates,
-                          .scores = traced(s, (uint64_t)at->rows->count * (groups ? groups : 1) * 4),
+                          .scores = traced(s, (uint64_t)at->block.rows->count * (groups ? groups : 1) * 4),
                           .scores_stride = groups};
-    at->ops->index(at->backend, &args);
-    uint32_t rows = at->rows->count;
+    at->block.ops->index(at->block.backend, &args);
+    uint32_t rows = at->block.rows->count;
     if (args.scores.block) trace(s, at->l, "index_score", args.scores, DI_DTYPE_F32, rows, groups);
     if (args.candidate_source) trace(s, at->l, "candidates", s->candidates, DI_DTYPE_I32, rows, args.candidate_blocks);
     trace(s, at->l, "topk", s->lists, DI_DTYPE_I32, rows, c->index_topk);
@@ -209,114 +186,51 @@ static void make_lists(const site *at) {
 
 static void attention(const site *at, bool published) {
     const di_model_config *c = at->c;
-    const v41_layer *w = at->w;
+    const v41_model *m = at->block.m;
     v41_step *s = at->s;
     const di_layer_config *layer = &c->layers[at->l];
-    di_project_args project = {.rows = at->rows,
-                               .width = c->hidden_size,
-                               .q_rank = c->q_lora_rank,
-                               .heads = c->num_attention_heads,
-                               .head_dim = c->head_dim,
-                               .rotary_dim = c->qk_rope_head_dim,
-                               .rotary_table = layer->mode != DI_ATTENTION_SWA,
-                               .eps = c->rms_norm_eps,
-                               .wq_a = w->wq_a,
-                               .q_norm = w->q_norm,
-                               .wq_b = w->wq_b,
-                               .wkv = w->wkv,
-                               .kv_norm = w->kv_norm,
-                               .rotary = s->rotary,
-                               .x = s->x,
-                               .qr = s->qr,
-                               .q = s->q,
-                               .window = s->window[at->l]};
-    at->ops->project(at->backend, &project);
+    uint32_t table = layer->mode != DI_ATTENTION_SWA;
+    v41_project(&at->block, table, s->window[at->l]);
     if (layer->mode == DI_ATTENTION_FULL && !published) publish(at);
     if (layer->mode == DI_ATTENTION_FULL || layer->mode == DI_ATTENTION_REINDEX) make_lists(at);
-    di_attend_args attend = {.rows = at->rows,
-                             .width = c->hidden_size,
-                             .heads = c->num_attention_heads,
-                             .head_dim = c->head_dim,
-                             .rotary_dim = c->qk_rope_head_dim,
-                             .rotary_table = layer->mode != DI_ATTENTION_SWA,
-                             .window = c->sliding_window,
-                             .topk = layer->ratio ? c->index_topk : 0,
-                             .groups = c->o_groups,
-                             .o_rank = c->o_lora_rank,
-                             .sink = w->sink,
-                             .wo_a = w->wo_a,
-                             .wo_b = w->wo_b,
-                             .ring_offset = v41_part_offset(at->m, w->window_part),
-                             .rotary = s->rotary,
-                             .q = s->q,
-                             .window_rows = s->window[at->l],
-                             .lists = s->lists,
-                             .y = s->y};
-    if (layer->ratio) attend.global = paged(at, at->m->layers[layer->kv_source].global_part);
-    at->ops->attend(at->backend, &attend);
-    trace(s, at->l, "window", s->window[at->l], DI_DTYPE_U8, at->rows->count, c->head_dim + c->head_dim / 32);
+    di_attend_args attend =
+        v41_attend_args(&at->block, table, v41_part_offset(m, at->block.w->window_part), s->window[at->l]);
+    attend.topk = layer->ratio ? c->index_topk : 0;
+    attend.lists = s->lists;
+    if (layer->ratio) attend.global = paged(at, m->layers[layer->kv_source].global_part);
+    at->block.ops->attend(at->block.backend, &attend);
+    trace(s, at->l, "window", s->window[at->l], DI_DTYPE_U8, at->block.rows->count, c->head_dim + c->head_dim / 32);
 }
 
 static void experts(const site *at) {
     const di_model_config *c = at->c;
-    const v41_layer *w = at->w;
-    v41_step *s = at->s;
-    uint32_t rows = at->rows->count;
-    di_experts_args args = {.rows = at->rows,
-                            .width = c->hidden_size,
-                            .inner = c->moe_intermediate_size,
-                            .experts = c->n_routed_experts,
-                            .top = c->num_experts_per_tok,
-                            .shared = c->n_shared_experts,
-                            .limit = c->swiglu_limit,
-                            .scale = c->routed_scaling_factor,
-                            .gate_temp = c->gate_temp,
-                            .gate = w->gate,
-                            .bias = w->bias,
-                            .bias_vl = w->bias_vl,
-                            .w1 = (const di_weight *const *)w->w1,
-                            .w2 = (const di_weight *const *)w->w2,
-                            .w3 = (const di_weight *const *)w->w3,
-                            .shared_w1 = w->shared_w1,
-                            .shared_w2 = w->shared_w2,
-                            .shared_w3 = w->shared_w3,
-                            .x = s->x,
-                            .y = s->y,
-                            .ids = traced(s, (uint64_t)rows * c->num_experts_per_tok * 4)};
-    at->ops->experts(at->backend, &args);
-    if (args.ids.block) trace(s, at->l, "experts", args.ids, DI_DTYPE_I32, rows, c->num_experts_per_tok);
+    uint32_t rows = at->block.rows->count, top = c->num_experts_per_tok;
+    di_buffer ids = traced(at->s, (uint64_t)rows * top * 4);
+    v41_experts(&at->block, c->n_routed_experts, top, ids);
+    if (ids.block) trace(at->s, at->l, "experts", ids, DI_DTYPE_I32, rows, top);
 }
 
 static void run_layer(v41_step *s, uint32_t l, uint32_t half, bool published) {
-    const v41_model *m = (const v41_model *)s->base.model;
-    const di_model_config *c = &m->base.config;
-    site at = {.s = s,
-               .m = m,
-               .c = c,
-               .w = &m->layers[l],
-               .ops = m->base.backend->ops,
-               .backend = m->base.backend,
-               .rows = &s->base.half[half],
-               .l = l,
-               .half = half};
-    uint32_t rows = at.rows->count, copies = c->hc_mult, d = c->hidden_size;
+    site at = site_of(s, l, half);
+    const di_model_config *c = at.c;
+    uint32_t rows = at.block.rows->count, copies = c->hc_mult, d = c->hidden_size;
     if (c->layers[l].engram >= 0) inject(s, l);
     if (c->layers[l].tap >= 0) {
         uint64_t column = (uint64_t)c->layers[l].tap * d * 2;
         di_tap_args tap = {rows, copies, d, c->tap_count * d, s->stream[half], di_buffer_at(s->taps, column)};
-        at.ops->tap(at.backend, &tap);
+        at.block.ops->tap(at.block.backend, &tap);
         trace(s, l, "tap", s->taps, DI_DTYPE_BF16, rows, (uint64_t)c->tap_count * d);
     }
-    enter(&at, &at.w->hc_attn, at.w->attn_norm, s->pre[half], s->pre_middle);
-    trace(s, l, "attn_in", s->x, DI_DTYPE_BF16, rows, d);
+    v41_enter(&at.block, &at.block.w->hc_attn, at.block.w->attn_norm, s->pre[half], s->b.pre_middle);
+    trace(s, l, "attn_in", s->b.x, DI_DTYPE_BF16, rows, d);
     attention(&at, published);
-    trace(s, l, "attn_out", s->y, DI_DTYPE_BF16, rows, d);
-    leave(&at);
-    enter(&at, &at.w->hc_ffn, at.w->ffn_norm, s->pre_middle, s->pre[half]);
-    trace(s, l, "ffn_in", s->x, DI_DTYPE_BF16, rows, d);
+    trace(s, l, "attn_out", s->b.y, DI_DTYPE_BF16, rows, d);
+    v41_leave(&at.block);
+    v41_enter(&at.block, &at.block.w->hc_ffn, at.block.w->ffn_norm, s->b.pre_middle, s->pre[half]);
+    trace(s, l, "ffn_in", s->b.x, DI_DTYPE_BF16, rows, d);
     experts(&at);
-    trace(s, l, "ffn_out", s->y, DI_DTYPE_BF16, rows, d);
-    leave(&at);
+    trace(s, l, "ffn_out", s->b.y, DI_DTYPE_BF16, rows, d);
+    v41_leave(&at.block);
     trace(s, l, "stream", s->stream[half], DI_DTYPE_BF16, rows, (uint64_t)copies * d);
     trace(s, l, "pre", s->pre[half], DI_DTYPE_F32, rows, copies);
 }
@@ -328,7 +242,7 @@ static void make_rotary(v41_step *s, uint32_t half) {
     di_rotary_args args = {.rows = &s->base.half[half],
                            .frequency = {m->frequency[0], m->frequency[1]},
                            .half_width = m->base.config.qk_rope_head_dim / 2,
-                           .table = s->rotary};
+                           .table = s->b.rotary};
     m->base.backend->ops->rotary(m->base.backend, &args);
 }
 
@@ -337,23 +251,16 @@ static void make_rotary(v41_step *s, uint32_t half) {
 static void publish_at_cut(v41_step *s) {
     const v41_model *m = (const v41_model *)s->base.model;
     const di_model_config *c = &m->base.config;
-    site at = {.s = s,
-               .m = m,
-               .c = c,
-               .w = &m->layers[c->cut],
-               .ops = m->base.backend->ops,
-               .backend = m->base.backend,
-               .rows = &s->base.half[0],
-               .l = c->cut};
-    di_collapse_args collapse = {.count = at.rows->count,
+    site at = site_of(s, c->cut, 0);
+    di_collapse_args collapse = {.count = at.block.rows->count,
                                  .copies = c->hc_mult,
                                  .width = c->hidden_size,
                                  .norm_eps = c->rms_norm_eps,
-                                 .norm = at.w->attn_norm,
+                                 .norm = at.block.w->attn_norm,
                                  .stream = s->stream[0],
                                  .pre = s->pre[0],
-                                 .x = s->x};
-    at.ops->collapse(at.backend, &collapse);
+                                 .x = s->b.x};
+    at.block.ops->collapse(at.block.backend, &collapse);
     publish(&at);
 }
 
@@ -406,6 +313,7 @@ void v41_forward(di_step *step) {
     }
     if (step->half[1].count)
         for (uint32_t l = c->cut; l < c->num_hidden_layers; l++) run_layer(s, l, 1, compact);
+    v41_draft_keys(s);
     if (!step->logits_count) return;
     di_head_args head = {.count = step->logits_count,
                          .row_index = step->logits_rows,

@@ -56,23 +56,27 @@ static di_weight *load(loader *l, di_weight_kind kind, const char *format, ...) 
 #define MATRIX(...) load(l, DI_WEIGHT_MATRIX, __VA_ARGS__)
 #define VECTOR(...) load(l, DI_WEIGHT_VECTOR, __VA_ARGS__)
 
-static void load_hyper(loader *l, v41_hyper *h, uint32_t layer, const char *which) {
-    h->fn = MATRIX("layers.%u.hc_%s_fn!", layer, which);
-    h->base = VECTOR("layers.%u.hc_%s_base!", layer, which);
-    h->scale = VECTOR("layers.%u.hc_%s_scale!", layer, which);
+static void load_hyper(loader *l, v41_hyper *h, const char *block, const char *which) {
+    h->fn = MATRIX("%s.hc_%s_fn!", block, which);
+    h->base = VECTOR("%s.hc_%s_base!", block, which);
+    h->scale = VECTOR("%s.hc_%s_scale!", block, which);
 }
 
-static void load_attention(loader *l, v41_layer *w, uint32_t i) {
+static void load_attention(loader *l, v41_layer *w, const char *block) {
+    w->attn_norm = VECTOR("%s.attn_norm", block);
+    w->wq_a = MATRIX("%s.attn.wq_a", block);
+    w->q_norm = VECTOR("%s.attn.q_norm", block);
+    w->wq_b = MATRIX("%s.attn.wq_b", block);
+    w->wkv = MATRIX("%s.attn.wkv", block);
+    w->kv_norm = VECTOR("%s.attn.kv_norm", block);
+    w->sink = VECTOR("%s.attn.attn_sink!", block);
+    w->wo_a = MATRIX("%s.attn.wo_a", block);
+    w->wo_b = MATRIX("%s.attn.wo_b", block);
+}
+
+/* What only some layers have. */
+static void load_sources(loader *l, v41_layer *w, uint32_t i) {
     const di_layer_config *config = &l->m->base.config.layers[i];
-    w->attn_norm = VECTOR("layers.%u.attn_norm", i);
-    w->wq_a = MATRIX("layers.%u.attn.wq_a", i);
-    w->q_norm = VECTOR("layers.%u.attn.q_norm", i);
-    w->wq_b = MATRIX("layers.%u.attn.wq_b", i);
-    w->wkv = MATRIX("layers.%u.attn.wkv", i);
-    w->kv_norm = VECTOR("layers.%u.attn.kv_norm", i);
-    w->sink = VECTOR("layers.%u.attn.attn_sink!", i);
-    w->wo_a = MATRIX("layers.%u.attn.wo_a", i);
-    w->wo_b = MATRIX("layers.%u.attn.wo_b", i);
     if (config->mode == DI_ATTENTION_FULL) {
         w->comp_wkv = MATRIX("layers.%u.attn.compressor.wkv", i);
         if (config->ratio > 1) w->comp_wgate = MATRIX("layers.%u.attn.compressor.wgate", i);
@@ -92,27 +96,50 @@ static void load_attention(loader *l, v41_layer *w, uint32_t i) {
     }
 }
 
-static void load_experts(loader *l, v41_layer *w, uint32_t i) {
-    const di_model_config *c = &l->m->base.config;
-    w->ffn_norm = VECTOR("layers.%u.ffn_norm", i);
-    w->gate = MATRIX("layers.%u.ffn.gate", i);
-    w->bias = VECTOR("layers.%u.ffn.gate.bias!", i);
-    w->bias_vl = VECTOR("layers.%u.ffn.gate.bias_vl!", i);
+static void load_experts(loader *l, v41_layer *w, const char *block, uint32_t experts) {
+    w->ffn_norm = VECTOR("%s.ffn_norm", block);
+    w->gate = MATRIX("%s.ffn.gate", block);
+    w->bias = VECTOR("%s.ffn.gate.bias!", block);
+    w->bias_vl = VECTOR("%s.ffn.gate.bias_vl!", block);
     di_weight ***sets[3] = {&w->w1, &w->w2, &w->w3};
     for (int s = 0; s < 3; s++) {
-        *sets[s] = di_arena_array(l->m->arena, c->n_routed_experts, sizeof(di_weight *));
+        *sets[s] = di_arena_array(l->m->arena, experts, sizeof(di_weight *));
         if (!*sets[s]) {
             l->status = di_fail(l->error, DI_ERR_MEMORY, NULL, "out of memory: cannot load the experts");
             return;
         }
-        for (uint32_t e = 0; e < c->n_routed_experts; e++)
-            (*sets[s])[e] = MATRIX("layers.%u.ffn.experts.%u.w%d", i, e, s + 1);
+        for (uint32_t e = 0; e < experts; e++) (*sets[s])[e] = MATRIX("%s.ffn.experts.%u.w%d", block, e, s + 1);
     }
-    if (c->n_shared_experts) {
-        w->shared_w1 = MATRIX("layers.%u.ffn.shared_experts.w1", i);
-        w->shared_w2 = MATRIX("layers.%u.ffn.shared_experts.w2", i);
-        w->shared_w3 = MATRIX("layers.%u.ffn.shared_experts.w3", i);
+    if (l->m->base.config.n_shared_experts) {
+        w->shared_w1 = MATRIX("%s.ffn.shared_experts.w1", block);
+        w->shared_w2 = MATRIX("%s.ffn.shared_experts.w2", block);
+        w->shared_w3 = MATRIX("%s.ffn.shared_experts.w3", block);
     }
+}
+
+static void load_block(loader *l, v41_layer *w, const char *block, uint32_t experts) {
+    load_hyper(l, &w->hc_attn, block, "attn");
+    load_hyper(l, &w->hc_ffn, block, "ffn");
+    load_attention(l, w, block);
+    if (!l->status) load_experts(l, w, block, experts);
+}
+
+static void load_draft(loader *l) {
+    v41_model *m = l->m;
+    uint32_t last = m->base.config.draft_stages - 1;
+    for (uint32_t s = 0; s <= last && !l->status; s++) {
+        char block[32];
+        snprintf(block, sizeof block, "mtp.%u", s);
+        load_block(l, &m->stages[s], block, m->base.config.draft_n_routed_experts);
+        m->draft_wkv[s] = m->stages[s].wkv;
+        m->draft_kv_norm[s] = m->stages[s].kv_norm;
+    }
+    m->main_proj = MATRIX("mtp.0.main_proj");
+    m->main_norm = VECTOR("mtp.0.main_norm");
+    m->draft_norm = VECTOR("mtp.%u.norm", last);
+    m->markov_embed = load(l, DI_WEIGHT_TABLE, "mtp.%u.markov_head.embed", last);
+    m->markov_head = MATRIX("mtp.%u.markov_head.head", last);
+    m->confidence = VECTOR("mtp.%u.confidence_head.proj", last);
 }
 
 di_status v41_load(v41_model *m, const di_checkpoint *checkpoint, di_error *error) {
@@ -121,10 +148,11 @@ di_status v41_load(v41_model *m, const di_checkpoint *checkpoint, di_error *erro
     m->norm = VECTOR("norm");
     m->head = MATRIX("head");
     for (uint32_t i = 0; i < m->base.config.num_hidden_layers && !l->status; i++) {
-        load_hyper(l, &m->layers[i].hc_attn, i, "attn");
-        load_hyper(l, &m->layers[i].hc_ffn, i, "ffn");
-        load_attention(l, &m->layers[i], i);
-        if (!l->status) load_experts(l, &m->layers[i], i);
+        char block[32];
+        snprintf(block, sizeof block, "layers.%u", i);
+        load_block(l, &m->layers[i], block, m->base.config.n_routed_experts);
+        load_sources(l, &m->layers[i], i);
     }
+    if (m->stages && !l->status) load_draft(l);
     return l->status;
 }

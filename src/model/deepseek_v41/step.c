@@ -11,7 +11,7 @@ enum { ALIGNMENT = 64 };
 typedef struct step_sizes {
     uint64_t rows[2]; /* by half */
     uint64_t longest, logits;
-    bool compact;
+    bool compact, draft;
 } step_sizes;
 
 static step_sizes sizes_of(const di_model_config *c, const di_model_options *o, uint32_t max_rows,
@@ -20,7 +20,8 @@ static step_sizes sizes_of(const di_model_config *c, const di_model_options *o, 
     return (step_sizes){.rows = {max_rows, (uint64_t)max_rows + keep},
                         .longest = (uint64_t)max_rows + keep,
                         .logits = max_logits,
-                        .compact = o->compact};
+                        .compact = o->compact,
+                        .draft = o->draft};
 }
 
 /* Where each buffer begins; with `step` NULL only the total is wanted. */
@@ -40,14 +41,14 @@ static uint64_t place(const di_model_config *c, const step_sizes *n, v41_step *s
         step->stream[1] = step->stream[0];
         step->pre[1] = step->pre[0];
     }
-    PLACE(pre_middle, t * copies * 4);
-    PLACE(post, t * copies * 4);
-    PLACE(comb, t * copies * copies * 4);
-    PLACE(x, t * d * 2);
-    PLACE(y, t * d * 2);
-    PLACE(qr, t * c->q_lora_rank * 2);
-    PLACE(q, t * heads * c->head_dim * 2);
-    PLACE(rotary, 2 * t * c->qk_rope_head_dim * 4);
+    PLACE(b.pre_middle, t * copies * 4);
+    PLACE(b.post, t * copies * 4);
+    PLACE(b.comb, t * copies * copies * 4);
+    PLACE(b.x, t * d * 2);
+    PLACE(b.y, t * d * 2);
+    PLACE(b.qr, t * c->q_lora_rank * 2);
+    PLACE(b.q, t * heads * c->head_dim * 2);
+    PLACE(b.rotary, 2 * t * c->qk_rope_head_dim * 4);
     PLACE(lists, t * c->index_topk * 4);
     PLACE(candidates, t * c->candidate_topk_blocks * 4);
     PLACE(taps, t * c->tap_count * d * 2);
@@ -56,6 +57,8 @@ static uint64_t place(const di_model_config *c, const step_sizes *n, v41_step *s
         if (c->layers[l].mode == DI_ATTENTION_FULL && c->layers[l].ratio > 1)
             PLACE(open[l], n->rows[0] * 2 * c->head_dim * 4);
     }
+    for (uint32_t stage = 0; n->draft && stage < c->draft_stages; stage++)
+        PLACE(draft_keys[stage], n->rows[1] * (c->head_dim + c->head_dim / 32));
     PLACE(base.logits, n->logits * c->vocab_size * 4);
 #undef PLACE
     return end;
@@ -76,12 +79,13 @@ di_status v41_step_new(di_model *model, di_step **step, uint32_t max_rows, uint3
     s->base.model = model;
     s->window = calloc(c->num_hidden_layers, sizeof *s->window);
     s->open = calloc(c->num_hidden_layers, sizeof *s->open);
+    s->draft_keys = calloc(c->draft_stages ? c->draft_stages : 1, sizeof *s->draft_keys);
     s->compressed = calloc((size_t)max_rows + DI_MAX_NGRAM, sizeof *s->compressed);
     s->table_rows = calloc((size_t)max_rows * (m->engram.columns ? m->engram.columns : 1), sizeof *s->table_rows);
     step_sizes n = sizes_of(c, &model->options, max_rows, max_logits);
     s->bytes = place(c, &n, NULL);
     di_status status = DI_OK;
-    if (!s->window || !s->open || !s->compressed || !s->table_rows)
+    if (!s->window || !s->open || !s->draft_keys || !s->compressed || !s->table_rows)
         status = di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot make a step of %u rows", max_rows);
     if (!status) status = model->backend->ops->allocate(model->backend, s->bytes, &s->block, error);
     if (status) {
@@ -103,6 +107,7 @@ void v41_step_free(di_step *step) {
     ops->release(step->model->backend, s->trace_block);
     free(s->window);
     free(s->open);
+    free(s->draft_keys);
     free(s->compressed);
     free(s->table_rows);
     free(s);
@@ -125,6 +130,28 @@ static void to_ring(di_backend *backend, di_buffer ring, uint32_t slots, di_buff
                              .count = run};
         backend->ops->copy(backend, &copy);
         from += (int32_t)run;
+    }
+}
+
+/* Draft keys of positions [from, to): the rows' own, or none (all bytes zero) when they were not wanted. */
+static void commit_draft_keys(v41_step *s, uint32_t index, int32_t end) {
+    const v41_model *m = (const v41_model *)s->base.model;
+    const di_model_config *c = &m->base.config;
+    if (!m->stages) return;
+    const di_sequence_view *view = &s->base.sequences[index];
+    di_backend *backend = m->base.backend;
+    uint64_t bytes = c->head_dim + c->head_dim / 32;
+    int32_t slots = (int32_t)c->sliding_window, first = view->first_position[1];
+    int32_t to = first + (int32_t)view->row_count[1] < end ? first + (int32_t)view->row_count[1] : end;
+    for (uint32_t stage = 0; stage < c->draft_stages; stage++) {
+        di_buffer ring = di_buffer_at(view->rolling, v41_part_offset(m, m->stages[stage].window_part));
+        if (s->base.entries[index].taps) {
+            di_buffer rows = di_buffer_at(s->draft_keys[stage], view->first_row[1] * bytes);
+            to_ring(backend, ring, (uint32_t)slots, rows, first, bytes, bytes, bytes, first, to);
+            continue;
+        }
+        for (int32_t p = to - first > slots ? to - slots : first; p < to; p++)
+            backend->ops->fill(backend, di_buffer_at(ring, (uint64_t)(p % slots) * bytes), 0, bytes);
     }
 }
 
@@ -193,6 +220,7 @@ void v41_commit(di_step *step, uint32_t index, uint32_t count) {
     const di_sequence_view *view = &step->sequences[index];
     int32_t end = view->committed + (int32_t)count;
     commit_windows(s, view, end);
+    commit_draft_keys(s, index, end);
     commit_open_rows(s, view, end);
     commit_ids(s, view, end);
     commit_kept(s, view, end);

@@ -2,6 +2,7 @@
  *
  *   load.c     weights by name                       forward.c  the layer graph, written once for every device
  *   layout.c   what a sequence remembers             step.c     step buffers, commit
+ *   block.c    what layers and draft stages share    draft.c    the draft head
  *   engram.c   compressed ids, primes, multipliers, table rows (spec model-moe-engram-checkpoint.md 5.1-5.3)
  *   rotary.c   frequencies (spec model-backbone.md 4.5)
  */
@@ -51,19 +52,46 @@ typedef struct v41_model {
     v41_engram engram;
     float *frequency[2]; /* [r/2]: plain, YaRN */
     int ngram_part, kept_part;
+    /* draft head; stages NULL when it is not loaded */
+    v41_layer *stages; /* [draft_stages]; window_part is the stage's ring */
+    di_weight *main_proj, *main_norm, *draft_norm, *markov_embed, *markov_head, *confidence;
+    di_weight **draft_wkv, **draft_kv_norm; /* [draft_stages] those of the stages again, in a row */
 } v41_model;
+
+/* What a block computes in; T = rows. */
+typedef struct v41_buffers {
+    di_buffer pre_middle; /* f32 [T][C]: between attention and experts */
+    di_buffer post;       /* f32 [T][C] */
+    di_buffer comb;       /* f32 [T][C][C] */
+    di_buffer x, y;       /* bf16 [T][D] */
+    di_buffer qr;         /* bf16 [T][q_rank] */
+    di_buffer q;          /* bf16 [T][H][d] */
+    di_buffer rotary;     /* f32 [2][T][r] */
+} v41_buffers;
+
+/* Where a block works: a layer on its half's rows, or a draft stage. */
+typedef struct v41_site {
+    const v41_model *m;
+    const v41_layer *w;
+    const v41_buffers *b;
+    const di_ops *ops;
+    di_backend *backend;
+    const di_rows *rows;
+    di_buffer stream; /* bf16 [T][C][D] */
+} v41_site;
 
 /* Device buffers of a step; T = rows of the longer list. */
 typedef struct v41_step {
     di_step base; /* first */
     di_block *block;
     uint64_t bytes;
-    di_buffer stream[2];  /* by half: bf16 [T][C][D]; the same buffer without compact */
-    di_buffer pre[2];     /* by half: f32 [T][C] */
-    di_buffer pre_middle; /* f32 [T][C]: between attention and experts */
-    di_buffer post, comb, x, y, qr, q, rotary, lists, candidates, taps;
+    di_buffer stream[2]; /* by half: bf16 [T][C][D]; the same buffer without compact */
+    di_buffer pre[2];    /* by half: f32 [T][C] */
+    v41_buffers b;
+    di_buffer lists, candidates, taps;
     di_buffer *window;     /* [layers] u8 [T][entry] */
     di_buffer *open;       /* [layers] f32 [T][2][d], ratio-2 sources only */
+    di_buffer *draft_keys; /* [stages] u8 [T][entry], decoder rows */
     int32_t *compressed;   /* host [max_rows] compressed ids */
     int64_t *table_rows;   /* host [max_rows][columns] */
     int32_t *look_back;    /* host scratch [ngram - 1] */
@@ -89,6 +117,19 @@ void v41_step_free(di_step *step);
 uint64_t v41_step_bytes(const di_model_config *config, const di_model_options *options, uint32_t max_rows,
                         uint32_t max_logits);
 void v41_commit(di_step *step, uint32_t index, uint32_t count);
+/* block.c. pre_in, pre_out: f32 [T][C]. ids: i32 [T][top], block NULL = not wanted. */
+void v41_enter(const v41_site *at, const v41_hyper *hyper, const di_weight *norm, di_buffer pre_in, di_buffer pre_out);
+void v41_leave(const v41_site *at);
+void v41_project(const v41_site *at, uint32_t rotary_table, di_buffer window);
+di_attend_args v41_attend_args(const v41_site *at, uint32_t rotary_table, uint64_t ring_offset, di_buffer window);
+void v41_experts(const v41_site *at, uint32_t experts, uint32_t top, di_buffer ids);
+/* draft.c: v41_draft_keys runs at the end of a forward pass, when rows want taps. */
+void v41_draft_keys(v41_step *s);
+di_status v41_draft_new(di_model *model, uint32_t max_blocks, di_draft **draft, di_error *error);
+void v41_draft_free(di_draft *draft);
+uint64_t v41_draft_bytes(const di_model_config *config, uint32_t max_blocks);
+void v41_draft_run(di_draft *draft, const di_draft_entry *entries, uint32_t count, uint32_t length, int32_t *tokens,
+                   float *confidences);
 /* forward.c */
 void v41_forward(di_step *step);
 
