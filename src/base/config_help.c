@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HELP_COLUMN = 34 };
+enum { HELP_COLUMN = 34, SCREEN_COLUMNS = 80 };
 
 /* What stands for the value in a help line: "N", "off|compact", ... */
 static const char *placeholder(const di_config_row *row) {
@@ -38,6 +38,23 @@ static bool in_list(const char *list, const char *name) {
     return false;
 }
 
+/* Words of a help text from HELP_COLUMN to the screen's right edge; `width` columns of the first line are taken. */
+static void write_wrapped(di_text *out, int width, const char *text) {
+    for (const char *word = text; *word;) {
+        int length = (int)strcspn(word, " ");
+        if (width > HELP_COLUMN && width + 1 + length > SCREEN_COLUMNS) {
+            di_text_putc(out, '\n');
+            width = 0;
+        }
+        int space = width < HELP_COLUMN ? HELP_COLUMN - width : 1;
+        di_text_printf(out, "%*s%.*s", space, "", length, word);
+        width += space + length;
+        word += length;
+        word += strspn(word, " ");
+    }
+    di_text_putc(out, '\n');
+}
+
 void di_config_write_help(di_text *out, const char *groups) {
     const di_config_row *rows = di_config_rows();
     for (size_t i = 0; i < DI_OPT_COUNT; i++) {
@@ -52,10 +69,10 @@ void di_config_write_help(di_text *out, const char *groups) {
             di_text_putc(out, '\n');
             width = 0;
         }
-        di_text_printf(out, "%*s%s", HELP_COLUMN - width, "", row->help);
+        char help[512];
         bool shown = row->type != DI_CONFIG_TYPE_BOOL && row->value[0];
-        if (shown) di_text_printf(out, " [%s]", row->value);
-        di_text_putc(out, '\n');
+        snprintf(help, sizeof help, shown ? "%s [%s]" : "%s", row->help, row->value);
+        write_wrapped(out, width, help);
     }
 }
 

@@ -23,7 +23,8 @@ typedef struct frame {
 
 /* ------------------------------------------------------------------------------------------------------ errors */
 
-/* Where `offset` is: line and column (in characters) from 1. Only errors pay for it. */
+/* Where `offset` is: line and column (in characters) from 1. Only errors pay for it. A text of one line, which may be
+ * one of many, has no line number. */
 static void find_line(const reader *r, size_t offset, size_t *line, size_t *column) {
     *line = *column = 1;
     for (size_t i = 0; i < offset; i++) {
@@ -39,6 +40,9 @@ static void find_line(const reader *r, size_t offset, size_t *line, size_t *colu
 static di_status fail_at(reader *r, size_t offset, const char *what) {
     size_t line, column;
     find_line(r, offset, &line, &column);
+    const char *end = r->length ? memchr(r->text, '\n', r->length) : NULL;
+    if (!end || end + 1 == r->text + r->length)
+        return di_fail(r->error, DI_ERR_FORMAT, NULL, "column %zu (byte %zu): %s", column, offset, what);
     return di_fail(r->error, DI_ERR_FORMAT, NULL, "line %zu, column %zu (byte %zu): %s", line, column, offset, what);
 }
 

@@ -122,6 +122,8 @@ typedef enum di_cli_line {
 /* Next line without its \n, borrowed until the next call. timeout_ms < 0 waits for ever. */
 di_cli_line di_cli_lines_next(di_cli_lines *lines, int timeout_ms, const char **text, size_t *length, di_error *error);
 uint64_t di_cli_lines_number(const di_cli_lines *lines); /* of the line last returned, from 1 */
+/* At the end of the input: tells a person if it held not one line. */
+void di_cli_lines_note_empty(const di_cli_lines *lines);
 /* Number of lines if the input is a file, else 0. */
 uint64_t di_cli_lines_total(const di_cli_lines *lines);
 
@@ -129,8 +131,17 @@ uint64_t di_cli_lines_total(const di_cli_lines *lines);
 di_status di_cli_parse_line(di_arena *arena, const char *text, size_t length, const di_json **object, di_error *error);
 /* True for a line of white space only: it is passed over. */
 bool di_cli_blank(const char *text, size_t length);
+/* Begins the object that is a line's result, with the line's id; id may be NULL. */
+void di_cli_begin_result(di_json_writer *writer, di_text *out, const di_json *id);
+/* For commands that take one line after the other: writes the result of `object` with its \n to out, or sets *fault,
+ * which then becomes the result; DI_ERR_CANCELLED ends the command as interrupted. `number` counts lines from 1. */
+typedef void di_cli_convert(void *arg, di_arena *arena, const di_json *object, uint64_t number, di_text *out,
+                            di_error *fault);
+/* Every line of the input through convert to standard output. Returns the exit code. */
+int di_cli_convert_lines(di_cli *cli, di_cli_convert *convert, void *arg);
 
-/* The text prompt: --prompt, --input or all of standard input, byte for byte. *text is malloc'ed. */
-di_status di_cli_read_text(di_cli *cli, char **text, size_t *length, di_error *error);
+/* The text prompt: --prompt, --input or all of standard input, byte for byte. *text is malloc'ed. An input that holds
+ * nothing is refused unless empty_is_right; an empty --prompt is what it says. */
+di_status di_cli_read_text(di_cli *cli, bool empty_is_right, char **text, size_t *length, di_error *error);
 
 #endif

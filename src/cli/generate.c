@@ -252,6 +252,7 @@ static int generate_lines(di_cli *cli, di_engine *engine) {
         di_job_free(job);
     }
     di_progress_end(b.progress);
+    if (b.lines && error.status == DI_OK && !b.interrupted) di_cli_lines_note_empty(b.lines);
     if (b.skipped)
         di_cli_note(cli, "%llu prompts were skipped: %s holds their results", (unsigned long long)b.skipped,
                     di_config_text(cli->config, DI_OPT_OUTPUT));
@@ -305,7 +306,7 @@ static di_status read_prompt(di_cli *cli, const di_engine *engine, di_arena *are
         return status;
     }
     size_t length = 0;
-    di_status status = di_cli_read_text(cli, text, &length, error);
+    di_status status = di_cli_read_text(cli, false, text, &length, error);
     if (status != DI_OK) return status;
     return di_cli_prompt_segments(engine, arena, *text, length, &params->segments, &params->segment_count, error);
 }

@@ -14,6 +14,7 @@ enum { READ_BYTES = 64 * 1024 };
 
 struct di_cli_lines {
     di_cli *cli;
+    const char *name; /* for messages; borrowed */
     int file;
     bool owned, ended;
     char *data;
@@ -41,12 +42,19 @@ static uint64_t count_lines(int file) {
 di_status di_cli_lines_open(di_cli *cli, di_cli_lines **out, di_error *error) {
     const char *path = di_config_text(cli->config, DI_OPT_INPUT);
     int file = STDIN_FILENO;
+    if (di_config_is_set(cli->config, DI_OPT_INPUT) && !path[0])
+        return di_fail(error, DI_ERR_USAGE, "input", "--input names no file; left out or -, standard input is read");
     bool owned = path[0] && strcmp(path, "-") != 0;
     if (owned) {
         file = open(path, O_RDONLY | O_CLOEXEC);
         if (file < 0)
             return di_fail_errno(error, errno == ENOENT ? DI_ERR_NOT_FOUND : DI_ERR_IO, "input", errno,
                                  "cannot open %s", path);
+        struct stat info;
+        if (fstat(file, &info) == 0 && S_ISDIR(info.st_mode)) {
+            close(file);
+            return di_fail(error, DI_ERR_IO, "input", "%s is a folder; --input takes a file", path);
+        }
     }
     di_cli_lines *lines = calloc(1, sizeof *lines);
     if (!lines) {
@@ -54,6 +62,7 @@ di_status di_cli_lines_open(di_cli *cli, di_cli_lines **out, di_error *error) {
         return di_fail(error, DI_ERR_MEMORY, "input", "out of memory for the input");
     }
     lines->cli = cli;
+    lines->name = owned ? path : "standard input";
     lines->file = file;
     lines->owned = owned;
     lines->limit = (size_t)di_config_int(cli->config, DI_OPT_LIMIT_LINE_BYTES);
@@ -71,6 +80,9 @@ void di_cli_lines_close(di_cli_lines *lines) {
 
 uint64_t di_cli_lines_number(const di_cli_lines *lines) {
     return lines->number;
+}
+void di_cli_lines_note_empty(const di_cli_lines *lines) {
+    if (lines->number == 0) di_cli_note(lines->cli, "%s holds no line, so there is no result", lines->name);
 }
 uint64_t di_cli_lines_total(const di_cli_lines *lines) {
     return lines->total;
@@ -118,7 +130,7 @@ static di_cli_line fill(di_cli_lines *lines, int64_t until, di_error *error) {
     ssize_t got = read(lines->file, lines->data + lines->filled, READ_BYTES);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) return DI_LINE_OK;
     if (got < 0) {
-        di_fail_errno(error, DI_ERR_IO, "input", errno, "cannot read the input");
+        di_fail_errno(error, DI_ERR_IO, "input", errno, "cannot read %s", lines->name);
         return DI_LINE_ERROR;
     }
     if (got == 0) lines->ended = true;
@@ -180,7 +192,64 @@ bool di_cli_blank(const char *text, size_t length) {
     return true;
 }
 
-di_status di_cli_read_text(di_cli *cli, char **text, size_t *length, di_error *error) {
+void di_cli_begin_result(di_json_writer *writer, di_text *out, const di_json *id) {
+    di_json_begin(writer, out);
+    di_json_object_begin(writer);
+    if (!id) return;
+    di_json_key(writer, "id");
+    di_json_value(writer, id);
+}
+
+/* One line, its result in `out`. *fault holds why it failed, or that the line is too long already. */
+static void convert_line(const di_cli_lines *lines, di_cli_convert *convert, void *arg, di_arena *arena,
+                         const char *text, size_t length, di_text *out, di_error *fault) {
+    const di_json *object = NULL;
+    if (fault->status == DI_OK) di_cli_parse_line(arena, text, length, &object, fault);
+    if (fault->status == DI_OK) convert(arg, arena, object, lines->number, out, fault);
+    if (fault->status == DI_OK) return;
+    di_text_clear(out);
+    di_cli_error_line(out, di_json_get(object, "id"), lines->number, fault);
+}
+
+int di_cli_convert_lines(di_cli *cli, di_cli_convert *convert, void *arg) {
+    di_error error = {0};
+    di_cli_lines *lines = NULL;
+    di_text out = {0};
+    bool failed = false, interrupted = false;
+    di_arena *arena = di_arena_new(0);
+    if (arena)
+        di_cli_lines_open(cli, &lines, &error);
+    else
+        di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
+    while (error.status == DI_OK) {
+        const char *text = NULL;
+        size_t length = 0;
+        di_error fault = {0};
+        di_cli_line got = di_cli_lines_next(lines, -1, &text, &length, &fault);
+        interrupted = got == DI_LINE_INTERRUPTED;
+        if (got == DI_LINE_ERROR) error = fault;
+        if (got != DI_LINE_OK && got != DI_LINE_TOO_LONG) break;
+        if (got == DI_LINE_OK && di_cli_blank(text, length)) continue;
+        di_arena_reset(arena);
+        di_text_clear(&out);
+        convert_line(lines, convert, arg, arena, text, length, &out, &fault);
+        interrupted = fault.status == DI_ERR_CANCELLED;
+        if (interrupted) break;
+        failed |= fault.status != DI_OK;
+        if (out.failed)
+            di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for a line of output");
+        else
+            di_cli_write(out.data, out.length, &error);
+    }
+    if (error.status == DI_OK && !interrupted) di_cli_lines_note_empty(lines);
+    di_cli_lines_close(lines);
+    di_arena_free(arena);
+    di_text_free(&out);
+    if (error.status != DI_OK) return di_cli_report(&error);
+    return interrupted ? DI_EXIT_INTERRUPTED : failed ? DI_EXIT_FAILED : DI_EXIT_OK;
+}
+
+di_status di_cli_read_text(di_cli *cli, bool empty_is_right, char **text, size_t *length, di_error *error) {
     const di_config *config = cli->config;
     *text = NULL;
     size_t limit = (size_t)di_config_int(config, DI_OPT_LIMIT_PROMPT_BYTES);
@@ -201,10 +270,10 @@ di_status di_cli_read_text(di_cli *cli, char **text, size_t *length, di_error *e
         if (got == DI_LINE_INTERRUPTED) status = di_fail(error, DI_ERR_CANCELLED, NULL, "interrupted");
         if (lines->filled > limit)
             status = di_fail(error, DI_ERR_LIMIT, "prompt",
-                             "the prompt has more than %zu bytes; --limit-prompt-bytes "
-                             "sets this",
-                             limit);
+                             "the prompt has more than %zu bytes; --limit-prompt-bytes sets this", limit);
     }
+    if (status == DI_OK && lines->filled == 0 && !empty_is_right)
+        status = di_fail(error, DI_ERR_INVALID_ARGUMENT, "input", "%s is empty; it must hold the text", lines->name);
     if (status == DI_OK) {
         lines->data[lines->filled] = 0; /* make_room leaves more than one read */
         *text = lines->data;

@@ -41,12 +41,7 @@ di_status di_cli_write(const char *bytes, size_t length, di_error *error) {
 
 void di_cli_error_line(di_text *out, const di_json *id, uint64_t line, const di_error *error) {
     di_json_writer writer;
-    di_json_begin(&writer, out);
-    di_json_object_begin(&writer);
-    if (id) {
-        di_json_key(&writer, "id");
-        di_json_value(&writer, id);
-    }
+    di_cli_begin_result(&writer, out, id);
     di_json_key(&writer, "line");
     di_json_unsigned(&writer, line);
     di_json_key(&writer, "error");

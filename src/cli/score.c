@@ -78,12 +78,7 @@ static double perplexity(const score_result *result) {
 
 static void write_json(di_text *out, const di_json *id, const score_result *result) {
     di_json_writer writer;
-    di_json_begin(&writer, out);
-    di_json_object_begin(&writer);
-    if (id) {
-        di_json_key(&writer, "id");
-        di_json_value(&writer, id);
-    }
+    di_cli_begin_result(&writer, out, id);
     di_json_key(&writer, "tokens");
     di_json_unsigned(&writer, result->count);
     di_json_key(&writer, "nll");
@@ -128,9 +123,7 @@ static di_status score_text(di_cli *cli, di_engine *engine, di_arena *arena, con
     int64_t limit = di_config_int(cli->config, DI_OPT_LIMIT_PROMPT_BYTES);
     if (length > (uint64_t)limit)
         return di_fail(error, DI_ERR_LIMIT, "prompt",
-                       "the prompt has more than %lld bytes; --limit-prompt-bytes sets "
-                       "this",
-                       (long long)limit);
+                       "the prompt has more than %lld bytes; --limit-prompt-bytes sets this", (long long)limit);
     if (!di_engine_tokenizer(engine))
         return di_fail(error, DI_ERR_UNSUPPORTED, "prompt", "the model has no tokenizer; only token ids can go in");
     di_ids ids = {0};
@@ -161,49 +154,18 @@ static di_status score_object(di_cli *cli, di_engine *engine, di_arena *arena, c
     return status == DI_OK ? score_ids(cli, engine, arena, id, ids, count, true, out, error) : status;
 }
 
-/* One line of --json; its fault, if any, becomes its result. */
-static void score_line(di_cli *cli, di_engine *engine, di_arena *arena, const di_cli_lines *lines, di_cli_line got,
-                       const char *text, size_t length, di_text *out, di_error *fault) {
-    const di_json *object = NULL;
-    if (got == DI_LINE_OK) di_cli_parse_line(arena, text, length, &object, fault);
-    if (fault->status == DI_OK && di_config_text(cli->config, DI_OPT_LOGITS)[0] && di_cli_lines_number(lines) > 1)
-        di_fail(fault, DI_ERR_USAGE, "logits", "--logits takes one input only");
-    if (fault->status == DI_OK) score_object(cli, engine, arena, object, out, fault);
-    if (fault->status == DI_OK) return;
-    di_text_clear(out);
-    di_cli_error_line(out, di_json_get(object, "id"), di_cli_lines_number(lines), fault);
-}
+typedef struct scoring {
+    di_cli *cli;
+    di_engine *engine;
+} scoring;
 
-static int score_lines(di_cli *cli, di_engine *engine, di_arena *arena) {
-    di_error error = {0};
-    di_cli_lines *lines = NULL;
-    di_text out = {0};
-    bool failed = false, interrupted = false;
-    di_cli_lines_open(cli, &lines, &error);
-    while (error.status == DI_OK) {
-        const char *text = NULL;
-        size_t length = 0;
-        di_error fault = {0};
-        di_cli_line got = di_cli_lines_next(lines, -1, &text, &length, &fault);
-        interrupted = got == DI_LINE_INTERRUPTED;
-        if (got == DI_LINE_ERROR) error = fault;
-        if (got != DI_LINE_OK && got != DI_LINE_TOO_LONG) break;
-        if (got == DI_LINE_OK && di_cli_blank(text, length)) continue;
-        di_arena_reset(arena);
-        di_text_clear(&out);
-        score_line(cli, engine, arena, lines, got, text, length, &out, &fault);
-        interrupted = fault.status == DI_ERR_CANCELLED;
-        if (interrupted) break;
-        failed |= fault.status != DI_OK;
-        if (out.failed)
-            di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for a line of output");
-        else
-            di_cli_write(out.data, out.length, &error);
-    }
-    di_cli_lines_close(lines);
-    di_text_free(&out);
-    if (error.status != DI_OK) return di_cli_report(&error);
-    return interrupted ? DI_EXIT_INTERRUPTED : failed ? DI_EXIT_FAILED : DI_EXIT_OK;
+static void score_line(void *arg, di_arena *arena, const di_json *object, uint64_t number, di_text *out,
+                       di_error *fault) {
+    const scoring *s = arg;
+    if (di_config_text(s->cli->config, DI_OPT_LOGITS)[0] && number > 1)
+        di_fail(fault, DI_ERR_USAGE, "logits", "--logits takes one input only");
+    else
+        score_object(s->cli, s->engine, arena, object, out, fault);
 }
 
 static int score_one(di_cli *cli, di_engine *engine, di_arena *arena) {
@@ -220,7 +182,7 @@ static int score_one(di_cli *cli, di_engine *engine, di_arena *arena) {
     } else {
         char *text = NULL;
         size_t length = 0;
-        status = di_cli_read_text(cli, &text, &length, &error);
+        status = di_cli_read_text(cli, false, &text, &length, &error);
         if (status == DI_OK) status = score_text(cli, engine, arena, NULL, text, length, json, &out, &error);
         free(text);
     }
@@ -240,11 +202,12 @@ static int run(di_cli *cli) {
     if (status == DI_OK) status = di_cli_open_engine(cli, &engine, &error);
     if (status == DI_OK) status = di_cli_catch_interrupts(cli, &error);
     int code;
+    scoring lines = {cli, engine};
     bool one = di_config_is_set(cli->config, DI_OPT_PROMPT) || di_config_is_set(cli->config, DI_OPT_TOKEN_IDS);
     if (status != DI_OK)
         code = di_cli_report(&error);
     else if (di_config_bool(cli->config, DI_OPT_JSON) && !one)
-        code = score_lines(cli, engine, arena);
+        code = di_cli_convert_lines(cli, score_line, &lines);
     else
         code = score_one(cli, engine, arena);
     di_close(engine);

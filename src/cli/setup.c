@@ -40,11 +40,17 @@ di_status di_cli_parse_ids(di_arena *arena, const char *param, const char *text,
     *ids = di_arena_array(arena, length / 2 + 1, sizeof **ids);
     *count = 0;
     if (!*ids) return di_fail(error, DI_ERR_MEMORY, param, "out of memory for token ids");
+    size_t comma = SIZE_MAX; /* that no id follows yet */
     for (size_t i = 0; i < length;) {
+        if (text[i] == ',' && (*count == 0 || comma != SIZE_MAX))
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, param, "%s: no token id before the comma at byte %zu", param,
+                           i);
+        if (text[i] == ',') comma = i;
         if (strchr(", \t\r\n", text[i]) && text[i]) {
             i++;
             continue;
         }
+        comma = SIZE_MAX;
         bool minus = text[i] == '-';
         size_t start = i;
         int64_t value = 0;
@@ -55,6 +61,9 @@ di_status di_cli_parse_ids(di_arena *arena, const char *param, const char *text,
                            param, start);
         (*ids)[(*count)++] = (int32_t)(minus ? -value : value);
     }
+    if (comma != SIZE_MAX)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, param, "%s: no token id behind the comma at byte %zu", param,
+                       comma);
     return DI_OK;
 }
 

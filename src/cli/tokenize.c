@@ -8,12 +8,7 @@
 /* Ids of one text: {"id"?, "token_ids", "tokens"}; tokens are spelled as in the tokenizer's file. */
 static void write_encoded(di_text *out, const di_tokenizer *tokenizer, const di_json *id, const di_ids *ids) {
     di_json_writer writer;
-    di_json_begin(&writer, out);
-    di_json_object_begin(&writer);
-    if (id) {
-        di_json_key(&writer, "id");
-        di_json_value(&writer, id);
-    }
+    di_cli_begin_result(&writer, out, id);
     di_json_key(&writer, "token_ids");
     di_json_array_begin(&writer);
     for (size_t i = 0; i < ids->count; i++) di_json_integer(&writer, ids->data[i]);
@@ -28,12 +23,7 @@ static void write_encoded(di_text *out, const di_tokenizer *tokenizer, const di_
 
 static void write_decoded(di_text *out, const di_json *id, const di_text *text) {
     di_json_writer writer;
-    di_json_begin(&writer, out);
-    di_json_object_begin(&writer);
-    if (id) {
-        di_json_key(&writer, "id");
-        di_json_value(&writer, id);
-    }
+    di_cli_begin_result(&writer, out, id);
     di_json_key(&writer, "text");
     di_json_string_n(&writer, text->data ? text->data : "", text->length);
     di_json_object_end(&writer);
@@ -78,48 +68,16 @@ static di_status convert_object(const di_cli *cli, const di_tokenizer *tokenizer
     return status;
 }
 
-static int convert_lines(di_cli *cli, const di_tokenizer *tokenizer) {
-    di_error error = {0};
-    di_cli_lines *lines = NULL;
-    di_arena *arena = di_arena_new(0);
-    di_text out = {0};
-    bool failed = false;
-    int code = DI_EXIT_OK;
-    if (!arena)
-        di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
-    else
-        di_cli_lines_open(cli, &lines, &error);
-    while (error.status == DI_OK) {
-        const char *text = NULL;
-        size_t length = 0;
-        di_error fault = {0};
-        di_cli_line got = di_cli_lines_next(lines, -1, &text, &length, &fault);
-        if (got == DI_LINE_END) break;
-        if (got == DI_LINE_ERROR) error = fault;
-        if (got != DI_LINE_OK && got != DI_LINE_TOO_LONG) break;
-        if (got == DI_LINE_OK && di_cli_blank(text, length)) continue;
-        const di_json *object = NULL;
-        di_arena_reset(arena);
-        di_text_clear(&out);
-        if (got == DI_LINE_OK) di_cli_parse_line(arena, text, length, &object, &fault);
-        if (fault.status == DI_OK) convert_object(cli, tokenizer, arena, object, &out, &fault);
-        if (fault.status != DI_OK) {
-            failed = true;
-            di_cli_error_line(&out, di_json_get(object, "id"), di_cli_lines_number(lines), &fault);
-        }
-        if (out.failed)
-            di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for a line of output");
-        else
-            di_cli_write(out.data, out.length, &error);
-    }
-    if (error.status != DI_OK)
-        code = di_cli_report(&error);
-    else if (failed)
-        code = DI_EXIT_FAILED;
-    di_cli_lines_close(lines);
-    di_arena_free(arena);
-    di_text_free(&out);
-    return code;
+typedef struct conversion {
+    di_cli *cli;
+    const di_tokenizer *tokenizer;
+} conversion;
+
+static void convert_line(void *arg, di_arena *arena, const di_json *object, uint64_t number, di_text *out,
+                         di_error *fault) {
+    const conversion *c = arg;
+    (void)number;
+    convert_object(c->cli, c->tokenizer, arena, object, out, fault);
 }
 
 /* One text from --prompt, --input or standard input: ids on one line, or with --decode ids to exactly their text. */
@@ -132,7 +90,7 @@ static di_status convert_text(di_cli *cli, const di_tokenizer *tokenizer, di_tex
     bool decode = di_config_bool(cli->config, DI_OPT_DECODE) || given[0];
     di_arena *arena = di_arena_new(0);
     if (!arena) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory");
-    di_status status = given[0] ? DI_OK : di_cli_read_text(cli, &text, &length, error);
+    di_status status = given[0] ? DI_OK : di_cli_read_text(cli, true, &text, &length, error);
     if (status == DI_OK && decode) {
         di_text decoded = {0};
         const char *source = text ? text : given;
@@ -167,7 +125,8 @@ static int run(di_cli *cli) {
     if (status == DI_OK) status = di_tokenizer_load(path.data, &tokenizer, &error);
     bool one = di_config_is_set(cli->config, DI_OPT_PROMPT) || di_config_is_set(cli->config, DI_OPT_TOKEN_IDS);
     if (status == DI_OK && di_config_bool(cli->config, DI_OPT_JSON) && !one) {
-        code = convert_lines(cli, tokenizer);
+        conversion lines = {cli, tokenizer};
+        code = di_cli_convert_lines(cli, convert_line, &lines);
     } else {
         if (status == DI_OK) status = convert_text(cli, tokenizer, &out, &error);
         if (status == DI_OK && out.failed) status = di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");

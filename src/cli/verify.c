@@ -149,7 +149,11 @@ static int run(di_cli *cli) {
     if (status == DI_OK) write_end(&v, passed, di_now_ns() - start);
     di_text_free(&v.out);
     if (v.error.status != DI_OK) return di_cli_report(&v.error);
-    if (status == DI_ERR_CANCELLED) return DI_EXIT_INTERRUPTED;
+    if (status == DI_ERR_CANCELLED) {
+        di_cli_note(cli, "verify: interrupted; %llu tokens compared so far, %llu cases differ",
+                    (unsigned long long)v.tokens, (unsigned long long)v.failed);
+        return DI_EXIT_INTERRUPTED;
+    }
     if (status != DI_OK) {
         int code = di_cli_report(&error);
         return strcmp(error.param, "rows") == 0 ? DI_EXIT_USAGE : code;

@@ -51,6 +51,13 @@ class Text(Case):
 
 
 class Lines(Case):
+    def test_faults_name_their_line_once(self):
+        done = common.run("tokenize", NANO, "--json", stdin='{"text":"a"}\n\n{"text":}\n')
+        self.assertEqual(done.code, 1)
+        fault = done.lines()[1]
+        self.assertEqual(fault["line"], 3)
+        self.assertEqual(fault["error"]["message"], "column 9 (byte 8): expected a value, found '}'")
+
     def test_shapes(self):
         lines = self.ok("tokenize", "--json", stdin=jsonl({"text": "Hello there"}, {"id": "b", "text": ""})).lines()
         self.assertEqual(set(lines[0]), {"token_ids", "tokens"})

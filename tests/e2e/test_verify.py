@@ -58,8 +58,9 @@ class Verify(Case):
         process = subprocess.Popen([common.BINARY, "verify", NANO, "--tokens", "100000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
         time.sleep(1)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        _, said = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130)
+        self.assertRegex(said.decode(), r"verify: interrupted; \d+ tokens compared so far, 0 cases differ\n$")
 
 
 if __name__ == "__main__":
