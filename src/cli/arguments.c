@@ -35,7 +35,8 @@ static bool has_word(const char *list, const char *word) {
 }
 
 static bool takes_group(const di_command *command, const char *group) {
-    return strcmp(group, "common") == 0 || strcmp(group, "limits") == 0 || !command || has_word(command->groups, group);
+    return strcmp(group, "common") == 0 || strcmp(group, "limits") == 0 || !command ||
+           has_word(command->groups, group) || (command->topics && has_word(command->topics, group));
 }
 
 /* Row of the flag text[0 .. length), or an error that names the nearest flag of this command. */
@@ -144,8 +145,8 @@ di_status di_parse_arguments(int count, char **arguments, di_cli *cli, di_argume
     }
     if (topic && !parsed->topic) parsed->help = true;
     if (!parsed->command && !parsed->help && !parsed->topic && !parsed->version)
-        return di_fail(
-            error, DI_ERR_USAGE, "command",
-            "which command? chat, generate, score, tokenize, inspect, verify, cache; deepinfer --help tells more");
+        return di_fail(error, DI_ERR_USAGE, "command",
+                       "which command? chat, generate, serve, score, tokenize, inspect, verify, cache; deepinfer "
+                       "--help tells more");
     return DI_OK;
 }

@@ -34,11 +34,12 @@ typedef struct di_command {
     const char *example;      /* one or two lines */
     const char *const *words; /* names that may follow the command's own, one of them must; NULL = none */
     const char *groups;       /* groups of options it takes, most important first; "common" and "limits" always are */
+    const char *topics;       /* further groups, shown by `deepinfer help GROUP` only; may be NULL */
     int (*run)(di_cli *cli);
 } di_command;
 
 extern const di_command di_command_chat, di_command_generate, di_command_score, di_command_tokenize, di_command_inspect,
-    di_command_verify, di_command_cache;
+    di_command_verify, di_command_cache, di_command_serve;
 
 const di_command *const *di_commands(size_t *count);
 
@@ -77,6 +78,8 @@ di_status di_parse_arguments(int count, char **arguments, di_cli *cli, di_argume
 
 /* ---- setup.c: engine, interruption, parameters */
 
+/* The option "log-level". */
+di_log_level di_cli_log_level(const di_config *config);
 /* Opens the engine for cli->model with the configuration and passes its notes on. */
 di_status di_cli_open_engine(di_cli *cli, di_engine **engine, di_error *error);
 /* From here on SIGINT does not end the process; it makes cli->interrupt readable. */

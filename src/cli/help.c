@@ -23,7 +23,8 @@ void di_help_main(di_text *out) {
     di_text_puts(out, "\nMODEL is a folder in the official checkpoint layout; left out: the embedded\n"
                       "one. Results go to standard output, everything else to standard error.\n\n"
                       "  deepinfer COMMAND --help   options of a command, with an example\n"
-                      "  deepinfer help TOPIC       common sampling limits json environment exit-codes\n"
+                      "  deepinfer help TOPIC       common sampling limits http json\n"
+                      "                             environment exit-codes\n"
                       "  deepinfer --version        version, compiler, instruction set, numeric profile\n\n"
                       "example:\n"
                       "  deepinfer chat\n");
@@ -96,7 +97,8 @@ bool di_help_topic(di_text *out, const char *topic) {
         di_text_puts(out, exit_topic);
     else if (strcmp(topic, "configuration-markdown") == 0)
         di_config_write_markdown(out);
-    else if (strcmp(topic, "common") == 0 || strcmp(topic, "sampling") == 0 || strcmp(topic, "limits") == 0)
+    else if (strcmp(topic, "common") == 0 || strcmp(topic, "sampling") == 0 || strcmp(topic, "limits") == 0 ||
+             strcmp(topic, "http") == 0)
         di_config_write_help(out, topic);
     else
         return false;

@@ -8,17 +8,11 @@
 #include "engine/engine.h"
 
 const di_command *const *di_commands(size_t *count) {
-    static const di_command *const commands[] = {&di_command_chat,     &di_command_generate, &di_command_score,
-                                                 &di_command_tokenize, &di_command_inspect,  &di_command_verify,
-                                                 &di_command_cache};
+    static const di_command *const commands[] = {&di_command_chat,   &di_command_generate, &di_command_serve,
+                                                 &di_command_score,  &di_command_tokenize, &di_command_inspect,
+                                                 &di_command_verify, &di_command_cache};
     *count = sizeof commands / sizeof *commands;
     return commands;
-}
-
-static di_log_level log_level(const di_config *config) {
-    for (di_log_level level = DI_LOG_ERROR; level <= DI_LOG_DEBUG; level++)
-        if (di_config_is(config, DI_OPT_LOG_LEVEL, di_log_level_name(level))) return level;
-    return DI_LOG_WARN;
 }
 
 static int print(const di_text *text) {
@@ -74,7 +68,7 @@ static int run(di_cli *cli, int count, char **arguments) {
         return DI_EXIT_USAGE;
     }
     if (parsed.version) return inform(cli, &parsed);
-    cli->log = di_log_new(log_level(cli->config), NULL, NULL);
+    cli->log = di_log_new(di_cli_log_level(cli->config), NULL, NULL);
     int code = parsed.command->run(cli);
     di_log_free(cli->log);
     return code;

@@ -10,6 +10,12 @@
 #include "cli/cli.h"
 #include "engine/engine.h"
 
+di_log_level di_cli_log_level(const di_config *config) {
+    for (di_log_level level = DI_LOG_ERROR; level <= DI_LOG_DEBUG; level++)
+        if (di_config_is(config, DI_OPT_LOG_LEVEL, di_log_level_name(level))) return level;
+    return DI_LOG_WARN;
+}
+
 di_status di_cli_open_engine(di_cli *cli, di_engine **engine, di_error *error) {
     di_status status = di_engine_open(cli->model, cli->config, cli->log, engine, error);
     if (status == DI_OK && di_engine_note(*engine)[0]) di_cli_note(cli, "%s", di_engine_note(*engine));

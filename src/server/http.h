@@ -35,6 +35,7 @@ typedef enum di_access {
     DI_ACCESS_KEY,   /* needs a key when keys are set */
     DI_ACCESS_PROBE, /* health of the server: as above unless --open-probes; answered while the server drains and when
                         its connections are all taken */
+    DI_ACCESS_STATIC /* files of the program, the same for everybody: never needs a key */
 } di_access;
 
 typedef struct di_route {
@@ -147,6 +148,6 @@ void di_timer_free(di_timer *timer); /* NULL is allowed; also from its own fn */
 
 bool di_server_draining(const di_server *server);
 di_log *di_server_log(const di_server *server);
-size_t di_server_exchanges(const di_server *server); /* in progress, probes not counted */
+size_t di_server_exchanges(const di_server *server); /* in progress that ask for work: POST, no probes */
 
 #endif

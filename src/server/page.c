@@ -43,8 +43,8 @@ static void serve(void *app, di_exchange *exchange) {
 }
 
 static const di_route routes[] = {
-    {"GET", "/", DI_ACCESS_KEY, false, NULL, serve},
-    {"GET", "/page/*", DI_ACCESS_KEY, false, NULL, serve},
+    {"GET", "/", DI_ACCESS_STATIC, false, NULL, serve},
+    {"GET", "/page/*", DI_ACCESS_STATIC, false, NULL, serve},
 };
 
 di_status di_page_add_routes(di_server *server, di_error *error) {

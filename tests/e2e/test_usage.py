@@ -10,7 +10,7 @@ import time
 import common
 from common import Case, NANO, TINY, environment, run
 
-COMMANDS = ("chat", "generate", "score", "tokenize", "inspect", "verify", "cache")
+COMMANDS = ("chat", "generate", "serve", "score", "tokenize", "inspect", "verify", "cache")
 
 
 class Help(Case):
@@ -29,13 +29,13 @@ class Help(Case):
         result = self.ok("--help")
         for command in COMMANDS:
             self.assertIn("  " + command, result.text)
-        for later in ("serve", "bench"):
+        for later in ("bench", "eval"):
             self.assertNotIn("  " + later + " ", result.text)
         self.assertLessEqual(max(len(line) for line in result.text.split("\n")), 80)
         self.assertEqual(self.ok("help").out, result.out)
 
     def test_topics(self):
-        for topic in ("common", "sampling", "limits", "json", "environment", "exit-codes"):
+        for topic in ("common", "sampling", "limits", "http", "json", "environment", "exit-codes"):
             text = self.ok("help", topic).text
             self.assertGreater(len(text), 50)
             self.assertLessEqual(max(len(line) for line in text.split("\n")), 80, topic)
@@ -51,7 +51,7 @@ class Help(Case):
 class Usage(Case):
     def test_unknown_commands(self):
         self.usage(says="which command?")
-        for name in ("serve", "bench", "eval"):
+        for name in ("bench", "eval"):
             result = self.usage(name, says="there is no command")
             self.assertIn(", ".join(COMMANDS), result.err)
         self.usage("generat", says='did you mean "generate"')

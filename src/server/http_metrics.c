@@ -1,0 +1,168 @@
+/* http_metrics.c - see http_metrics.h. */
+#include "server/http_metrics.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "server/server_internal.h"
+
+/* ---------------------------------------------------------------- transport and process */
+
+static void write_number(di_text *out, const char *name, const char *type, const char *help, double value) {
+    di_text_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %.15g\n", name, help, name, type, name, value);
+}
+
+static double seconds(const struct timeval *time) {
+    return (double)time->tv_sec + (double)time->tv_usec / 1e6;
+}
+
+static void write_process(di_text *out) {
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    char line[128];
+    if (file && fgets(line, sizeof line, file)) {
+        const char *resident = strchr(line, ' ');
+        for (const char *c = resident ? resident + 1 : ""; *c >= '0' && *c <= '9'; c++)
+            pages = pages * 10 + (unsigned long long)(*c - '0');
+    }
+    if (file) fclose(file);
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    write_number(out, "process_resident_memory_bytes", "gauge", "memory of the process",
+                 (double)pages * (double)sysconf(_SC_PAGESIZE));
+    write_number(out, "process_cpu_seconds_total", "counter", "time on processors",
+                 seconds(&usage.ru_utime) + seconds(&usage.ru_stime));
+}
+
+void di_http_metrics_write(const di_server *server, di_text *out) {
+    const di_http_counters *counters = &server->counters;
+    size_t queued = 0;
+    for (const di_connection *at = server->connections; at; at = at->older) queued += di_connection_queued(at);
+    const struct {
+        const char *name, *help;
+        uint64_t value;
+    } rows[] = {
+        {"deepinfer_http_connections_total", "connections taken", counters->connections},
+        {"deepinfer_http_connections_refused_total", "connections beyond --max-connections",
+         counters->refused_connections},
+        {"deepinfer_http_tls_failures_total", "connections that failed in TLS", counters->tls_failures},
+        {"deepinfer_http_gone_total", "clients that left before their answer ended", counters->gone},
+        {"deepinfer_http_malformed_total", "requests that are no HTTP", counters->malformed},
+        {"deepinfer_http_unauthorised_total", "requests without a right key", counters->unauthorised},
+        {"deepinfer_http_timeouts_total", "heads, bodies and writes that took too long", counters->timeouts},
+        {"deepinfer_http_limits_total", "requests refused by a limit of heads, bodies or connections",
+         counters->limits},
+        {"deepinfer_http_received_bytes_total", "bytes of requests", counters->bytes_in},
+        {"deepinfer_http_sent_bytes_total", "bytes of answers", counters->bytes_out},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        write_number(out, rows[i].name, "counter", rows[i].help, (double)rows[i].value);
+    static const char answers[] = "deepinfer_http_answers_total";
+    di_text_printf(out, "# HELP %s answers by HTTP status\n# TYPE %s counter\n", answers, answers);
+    for (int i = 1; i < 6; i++)
+        di_text_printf(out, "%s{status=\"%dxx\"} %llu\n", answers, i, (unsigned long long)counters->answers[i]);
+    write_number(out, "deepinfer_http_connections", "gauge", "open connections", (double)server->connection_count);
+    write_number(out, "deepinfer_http_exchanges", "gauge", "requests for work in progress", (double)server->exchanges);
+    write_number(out, "deepinfer_http_body_bytes", "gauge", "bytes of bodies held", (double)server->body_bytes);
+    write_number(out, "deepinfer_http_queued_bytes", "gauge", "bytes that clients have not taken", (double)queued);
+    write_number(out, "deepinfer_draining", "gauge", "1 while the server shuts down", server->draining);
+    write_process(out);
+}
+
+/* ---------------------------------------------------------------- names of vLLM */
+
+typedef struct alias {
+    const char *name, *type, *more; /* more: further labels, with a comma before them */
+    double value;
+} alias;
+
+static double counter(const di_metrics *metrics, di_counter_id id) {
+    return (double)di_counter(metrics, id);
+}
+
+static double gauge(const di_metrics *metrics, di_gauge_id id) {
+    return (double)atomic_load_explicit(&metrics->gauges[id], memory_order_relaxed);
+}
+
+static void write_labels(di_text *out, const char *model) {
+    di_text_puts(out, "model_name=\"");
+    for (const char *c = model; *c; c++) {
+        if (*c == '"' || *c == '\\') di_text_putc(out, '\\');
+        di_text_putc(out, *c == '\n' ? ' ' : *c);
+    }
+    di_text_puts(out, "\",engine=\"0\"");
+}
+
+static void write_aliases(const di_metrics *metrics, const char *labels, di_text *out) {
+    double cached = counter(metrics, DI_COUNT_CACHED_TOKENS_RAM) + counter(metrics, DI_COUNT_CACHED_TOKENS_DISK);
+    double aborted = counter(metrics, DI_COUNT_CANCELS), failed = counter(metrics, DI_COUNT_REQUESTS_FAILED) - aborted;
+    double done = counter(metrics, DI_COUNT_REQUESTS_FINISHED) - counter(metrics, DI_COUNT_REQUESTS_FAILED);
+    const alias rows[] = {
+        {"vllm:num_requests_running", "gauge", "", gauge(metrics, DI_GAUGE_RUNNING_REQUESTS)},
+        {"vllm:num_requests_waiting", "gauge", "", gauge(metrics, DI_GAUGE_QUEUE) + gauge(metrics, DI_GAUGE_SWAPPED)},
+        {"vllm:num_preemptions_total", "counter", "", counter(metrics, DI_COUNT_PREEMPTIONS)},
+        {"vllm:prompt_tokens_total", "counter", "", counter(metrics, DI_COUNT_PROMPT_TOKENS)},
+        {"vllm:prompt_tokens_cached_total", "counter", "", cached},
+        {"vllm:generation_tokens_total", "counter", "", counter(metrics, DI_COUNT_OUTPUT_TOKENS)},
+        {"vllm:prefix_cache_queries_total", "counter", "", counter(metrics, DI_COUNT_PROMPT_TOKENS)},
+        {"vllm:prefix_cache_hits_total", "counter", "", cached},
+        {"vllm:request_success_total", "counter", ",finished_reason=\"done\"", done},
+        {"vllm:request_success_total", "counter", ",finished_reason=\"abort\"", aborted},
+        {"vllm:request_success_total", "counter", ",finished_reason=\"error\"", failed > 0 ? failed : 0},
+        {"vllm:corrupted_requests_total", "counter", "", counter(metrics, DI_COUNT_NUMERIC_FAULTS)},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!i || strcmp(rows[i].name, rows[i - 1].name) != 0)
+            di_text_printf(out, "# TYPE %s %s\n", rows[i].name, rows[i].type);
+        di_text_printf(out, "%s{%s%s} %.15g\n", rows[i].name, labels, rows[i].more, rows[i].value);
+    }
+}
+
+static const double first_buckets[] = {
+#define DI_COUNTER(id, name, help)
+#define DI_GAUGE(id, name, help)
+#define DI_HISTOGRAM(id, name, first, help) first,
+#include "engine/metrics_table.h"
+};
+
+static void write_histogram(const di_metrics *metrics, di_histogram_id id, const char *name, const char *labels,
+                            di_text *out) {
+    enum { SUM_UNITS = 1024 }; /* of di_metrics: sum in units of `first` / 1024 */
+    double bound = first_buckets[id];
+    unsigned long long seen = 0;
+    di_text_printf(out, "# TYPE %s histogram\n", name);
+    for (int b = 0; b < DI_HISTOGRAM_BUCKETS; b++, bound *= 2) {
+        seen += atomic_load_explicit(&metrics->histograms[id].buckets[b], memory_order_relaxed);
+        di_text_printf(out, "%s_bucket{%s,le=\"%.9g\"} %llu\n", name, labels, bound, seen);
+    }
+    seen += atomic_load_explicit(&metrics->histograms[id].buckets[DI_HISTOGRAM_BUCKETS], memory_order_relaxed);
+    double sum = (double)atomic_load_explicit(&metrics->histograms[id].sum, memory_order_relaxed);
+    di_text_printf(out, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, labels, seen,
+                   name, labels, sum * first_buckets[id] / SUM_UNITS, name, labels, seen);
+}
+
+void di_vllm_metrics_write(const di_metrics *metrics, const char *model, di_text *out) {
+    static const struct {
+        di_histogram_id id;
+        const char *name;
+    } histograms[] = {
+        {DI_HISTOGRAM_FIRST_TOKEN, "vllm:time_to_first_token_seconds"},
+        {DI_HISTOGRAM_TOKEN_GAP, "vllm:inter_token_latency_seconds"},
+        {DI_HISTOGRAM_REQUEST_TIME, "vllm:e2e_request_latency_seconds"},
+        {DI_HISTOGRAM_QUEUE_TIME, "vllm:request_queue_time_seconds"},
+        {DI_HISTOGRAM_PREFILL_TIME, "vllm:request_prefill_time_seconds"},
+        {DI_HISTOGRAM_STEP_ROWS, "vllm:iteration_tokens_total"},
+    };
+    di_text labels = {0};
+    write_labels(&labels, model);
+    if (labels.failed) {
+        out->failed = true;
+    } else {
+        write_aliases(metrics, labels.data, out);
+        for (size_t i = 0; i < sizeof histograms / sizeof *histograms; i++)
+            write_histogram(metrics, histograms[i].id, histograms[i].name, labels.data, out);
+    }
+    di_text_free(&labels);
+}

@@ -1,0 +1,46 @@
+/* tls.c - see tls.h. */
+#include "server/tls.h"
+
+#include <openssl/err.h>
+
+/* Appends OpenSSL's own reason. */
+static di_status fail_tls(di_error *error, const char *param, const char *path, const char *what) {
+    char reason[160] = "unknown reason";
+    unsigned long code = ERR_peek_last_error();
+    if (code) ERR_error_string_n(code, reason, sizeof reason);
+    ERR_clear_error();
+    return di_fail(error, DI_ERR_CONFIG, param, "--%s %s: %s: %s", param, path, what, reason);
+}
+
+/* A key with a passphrase would make OpenSSL ask on the terminal. */
+static int no_passphrase(char *buffer, int size, int writing, void *arg) {
+    (void)buffer, (void)size, (void)writing, (void)arg;
+    return -1;
+}
+
+di_status di_tls_open(const char *certificate, const char *key, SSL_CTX **context, di_error *error) {
+    *context = NULL;
+    if (!certificate[0] && !key[0]) return DI_OK;
+    if (!certificate[0] || !key[0])
+        return di_fail(error, DI_ERR_CONFIG, certificate[0] ? "tls-key" : "tls-cert",
+                       "--tls-cert and --tls-key belong together");
+    SSL_CTX *made = SSL_CTX_new(TLS_server_method());
+    if (!made) return di_fail(error, DI_ERR_MEMORY, "tls-cert", "out of memory for TLS");
+    SSL_CTX_set_min_proto_version(made, TLS1_2_VERSION);
+    SSL_CTX_set_options(made, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_mode(made, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_default_passwd_cb(made, no_passphrase);
+    di_status status = DI_OK;
+    if (SSL_CTX_use_certificate_chain_file(made, certificate) != 1)
+        status = fail_tls(error, "tls-cert", certificate, "no certificate chain in PEM form");
+    else if (SSL_CTX_use_PrivateKey_file(made, key, SSL_FILETYPE_PEM) != 1)
+        status = fail_tls(error, "tls-key", key,
+                          "no private key without passphrase in PEM form, or not that of the certificate");
+    else if (SSL_CTX_check_private_key(made) != 1)
+        status = fail_tls(error, "tls-key", key, "not the key of the certificate");
+    if (status == DI_OK)
+        *context = made;
+    else
+        SSL_CTX_free(made);
+    return status;
+}

@@ -1,0 +1,12 @@
+/* tls.h - the server's certificate. */
+#ifndef DI_SERVER_TLS_H
+#define DI_SERVER_TLS_H
+
+#include <openssl/ssl.h>
+
+#include "base/status.h"
+
+/* TLS 1.2 and 1.3 with the chain and key of two PEM files. Both paths empty: *context is NULL. */
+di_status di_tls_open(const char *certificate, const char *key, SSL_CTX **context, di_error *error);
+
+#endif
