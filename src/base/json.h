@@ -46,6 +46,9 @@ di_status di_json_parse_file(di_arena *arena, const char *path, size_t limit, un
 
 /* Member of an object; the last one if the key is there twice; NULL if absent or not an object. */
 const di_json *di_json_get(const di_json *object, const char *key);
+/* Repeated keys of an object folded: for every member, in order, the one whose value stands in its place (the last of
+ * that key), NULL if the key was there before. [count], malloc'ed; NULL when out of memory. */
+const di_json **di_json_fold(const di_json *object);
 bool di_json_is_true(const di_json *node);
 /* Exact conversions; false when the node is no number, not integral (1.0 and 1e2 are integral), or out of range. */
 bool di_json_int64(const di_json *node, int64_t *value);
@@ -62,6 +65,9 @@ typedef struct di_json_writer {
     unsigned depth;
     bool after_key;
     bool spaces; /* ", " and ": " between items */
+    bool python; /* di_json_value writes as Python's json.dumps(json.loads(text), ensure_ascii=False): spaces, floats
+                    as repr writes them (1e2 is 100.0), integers exact, of a repeated key the first place and the last
+                    value. A number beyond the range of a double keeps its text. */
 } di_json_writer;
 
 void di_json_begin(di_json_writer *writer, di_text *out);

@@ -364,6 +364,41 @@ const di_json *di_json_get(const di_json *object, const char *key) {
     return found;
 }
 
+typedef struct member {
+    const di_json *item;
+    size_t position;
+} member;
+
+static int compare_members(const void *a, const void *b) {
+    const member *x = a, *y = b;
+    size_t common = x->item->key_length < y->item->key_length ? x->item->key_length : y->item->key_length;
+    int order = common ? memcmp(x->item->key, y->item->key, common) : 0;
+    if (order == 0) order = (x->item->key_length > y->item->key_length) - (x->item->key_length < y->item->key_length);
+    return order ? order : (x->position > y->position) - (x->position < y->position);
+}
+
+const di_json **di_json_fold(const di_json *object) {
+    size_t count = object->count, i = 0;
+    member *members = calloc(count + 1, sizeof *members);
+    const di_json **values = calloc(count + 1, sizeof *values);
+    if (!members || !values) {
+        free(members);
+        free(values);
+        return NULL;
+    }
+    for (const di_json *item = object->first; item && i < count; item = item->next, i++) members[i] = (member){item, i};
+    qsort(members, count, sizeof *members, compare_members);
+    for (size_t start = 0; start < count; start = i) {
+        const di_json *key = members[start].item;
+        for (i = start; i < count && members[i].item->key_length == key->key_length &&
+                        memcmp(members[i].item->key, key->key, key->key_length) == 0;)
+            i++;
+        values[members[start].position] = members[i - 1].item;
+    }
+    free(members);
+    return values;
+}
+
 bool di_json_is_true(const di_json *node) {
     return node && node->type == DI_JSON_TRUE;
 }

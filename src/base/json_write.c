@@ -20,7 +20,8 @@ static void separate(di_json_writer *writer) {
         return;
     }
     uint64_t bit = UINT64_C(1) << writer->depth;
-    if (writer->depth > 0 && (writer->used & bit)) di_text_puts(writer->out, writer->spaces ? ", " : ",");
+    if (writer->depth > 0 && (writer->used & bit))
+        di_text_puts(writer->out, writer->spaces || writer->python ? ", " : ",");
     writer->used |= bit;
 }
 
@@ -100,7 +101,7 @@ void di_json_key_n(di_json_writer *writer, const char *key, size_t length) {
     assert(!writer->after_key);
     separate(writer);
     write_quoted(writer->out, key, length);
-    di_text_puts(writer->out, writer->spaces ? ": " : ":");
+    di_text_puts(writer->out, writer->spaces || writer->python ? ": " : ":");
     writer->after_key = true;
 }
 
@@ -184,9 +185,86 @@ void di_json_raw(di_json_writer *writer, const char *text, size_t length) {
     di_text_append(writer->out, text, length);
 }
 
+/* ---------------------------------------------------------------------------------------------- parsed values */
+
+/* One digit more in the last place. False when the first digit carries over. */
+static bool count_up(char *digits, int count) {
+    while (count > 0 && digits[count - 1] == '9') digits[--count] = '0';
+    if (count == 0) return false;
+    digits[count - 1]++;
+    return true;
+}
+
+/* The shortest decimal that reads back: digits [17] without trailing zeros, value = 0.DIGITS * 10^*point. Below a power
+ * of two the nearest decimal may lie outside while its neighbour reads back, hence the second try. */
+static int shortest_digits(double value, char digits[32], int *point, locale_t plain) {
+    char text[40], again[48];
+    for (int count = value < DBL_MIN ? 1 : DBL_DIG; count <= DBL_DECIMAL_DIG; count++) {
+        snprintf(text, sizeof text, "%.*e", count - 1, value);
+        *point = (int)strtol(strchr(text, 'e') + 1, NULL, 10) + 1;
+        digits[0] = text[0];
+        if (count > 1) memcpy(digits + 1, text + 2, (size_t)count - 1);
+        digits[count] = '\0';
+        bool exact = strtod_l(text, NULL, plain) == value;
+        if (!exact && count_up(digits, count)) {
+            snprintf(again, sizeof again, "0.%se%d", digits, *point);
+            exact = strtod_l(again, NULL, plain) == value;
+        }
+        if (!exact) continue;
+        while (count > 1 && digits[count - 1] == '0') digits[--count] = '\0';
+        return count;
+    }
+    return DBL_DECIMAL_DIG;
+}
+
+static void write_float_of_python(di_text *out, const char *number, size_t length) {
+    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!plain) {
+        out->failed = true;
+        return;
+    }
+    double value = strtod_l(number, NULL, plain);
+    locale_t before = uselocale(plain);
+    char digits[32];
+    int point = 1, count = 1;
+    if (value != 0 && isfinite(value))
+        count = shortest_digits(fabs(value), digits, &point, plain);
+    else
+        memcpy(digits, "0", 2);
+    uselocale(before);
+    freelocale(plain);
+    if (!isfinite(value)) {
+        di_text_append(out, number, length);
+        return;
+    }
+    if (signbit(value)) di_text_putc(out, '-');
+    if (point > 16 || point < -3) {
+        di_text_putc(out, digits[0]);
+        if (count > 1) di_text_printf(out, ".%s", digits + 1);
+        di_text_printf(out, "e%c%02d", point > 0 ? '+' : '-', abs(point - 1));
+        return;
+    }
+    if (point <= 0) di_text_puts(out, "0.");
+    for (int i = point; i < 0; i++) di_text_putc(out, '0');
+    for (int i = 0; i < count || i < point; i++) {
+        if (i == point && i > 0) di_text_putc(out, '.');
+        di_text_putc(out, i < count ? digits[i] : '0');
+    }
+    if (count <= point) di_text_puts(out, ".0");
+}
+
+static void write_number(di_text *out, const di_json *node, bool python) {
+    if (python && strpbrk(node->text, ".eE"))
+        write_float_of_python(out, node->text, node->length);
+    else if (python && strcmp(node->text, "-0") == 0)
+        di_text_putc(out, '0');
+    else
+        di_text_append(out, node->text, node->length);
+}
+
 /* A parsed value may nest deeper than the writer's own marks reach, so it writes its own commas. Recursion is bounded
  * by DI_JSON_MAX_DEPTH, which the reader enforces. */
-static void write_node(di_text *out, const di_json *node, bool spaces) {
+static void write_node(di_text *out, const di_json *node, const di_json_writer *style) {
     switch (node->type) {
     case DI_JSON_NULL:
         di_text_puts(out, "null");
@@ -198,7 +276,7 @@ static void write_node(di_text *out, const di_json *node, bool spaces) {
         di_text_puts(out, "true");
         return;
     case DI_JSON_NUMBER:
-        di_text_append(out, node->text, node->length);
+        write_number(out, node, style->python);
         return;
     case DI_JSON_STRING:
         write_quoted(out, node->text, node->length);
@@ -207,20 +285,27 @@ static void write_node(di_text *out, const di_json *node, bool spaces) {
     case DI_JSON_OBJECT:
         break;
     }
-    bool object = node->type == DI_JSON_OBJECT;
+    bool object = node->type == DI_JSON_OBJECT, spaces = style->spaces || style->python, any = false;
+    const di_json **values = object && style->python && node->count > 1 ? di_json_fold(node) : NULL;
+    if (object && style->python && node->count > 1 && !values) out->failed = true;
+    size_t position = 0;
     di_text_putc(out, object ? '{' : '[');
     for (const di_json *item = node->first; item; item = item->next) {
-        if (item != node->first) di_text_puts(out, spaces ? ", " : ",");
+        const di_json *value = values ? values[position++] : item;
+        if (!value) continue;
+        if (any) di_text_puts(out, spaces ? ", " : ",");
+        any = true;
         if (object) {
             write_quoted(out, item->key, item->key_length);
             di_text_puts(out, spaces ? ": " : ":");
         }
-        write_node(out, item, spaces);
+        write_node(out, value, style);
     }
+    free(values);
     di_text_putc(out, object ? '}' : ']');
 }
 
 void di_json_value(di_json_writer *writer, const di_json *node) {
     separate(writer);
-    write_node(writer->out, node, writer->spaces);
+    write_node(writer->out, node, writer);
 }

@@ -175,7 +175,9 @@ di_status di_cli_recipe(const di_cli *cli, const di_engine *engine, di_recipe *r
                         di_error *error) {
     if (!di_engine_tokenizer(engine))
         return di_fail(error, DI_ERR_UNSUPPORTED, "messages", "the model has no tokenizer, so there is no chat format");
-    di_status status = di_recipe_open(di_engine_tokenizer(engine), DI_RECIPE_V41, cli->log, recipe, error);
+    const di_tokenizer *tokenizer = di_engine_tokenizer(engine);
+    di_recipe_profile profile = di_recipe_detect(di_engine_info(engine)->path, tokenizer);
+    di_status status = di_recipe_open(tokenizer, profile, cli->log, recipe, error);
     if (status != DI_OK) return status;
     di_recipe_options_default(options);
     options->thinking = di_config_is(cli->config, DI_OPT_THINKING, "model")

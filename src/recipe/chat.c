@@ -52,7 +52,8 @@ static di_status render(const di_engine *engine, di_arena *arena, const char *js
     options.thinking = di_engine_info(engine)->thinking_default;
     di_status status = di_json_parse(arena, json, length, 0, &request, error);
     if (status == DI_OK) status = check_members(request, error);
-    if (status == DI_OK) status = di_recipe_open(tokenizer, DI_RECIPE_V41, NULL, &recipe, error);
+    di_recipe_profile profile = di_recipe_detect(di_engine_info(engine)->path, tokenizer);
+    if (status == DI_OK) status = di_recipe_open(tokenizer, profile, NULL, &recipe, error);
     if (status == DI_OK)
         status = di_recipe_parse_request(arena, DI_FLAVOUR_CHAT, request, &conversation, &options, error);
     if (status == DI_OK) status = di_recipe_render(&recipe, &conversation, &options, arena, &rendered, error);

@@ -1,6 +1,7 @@
 /* The format's control tokens, profiles and efforts. */
 #include "recipe/recipe.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct control_row {
@@ -8,7 +9,7 @@ typedef struct control_row {
     int32_t id; /* in the published vocabulary */
 } control_row;
 
-enum { PUBLISHED_VOCABULARY = 129280 };
+enum { PUBLISHED_VOCABULARY = 129280, ENCODER_LIMIT = 4 << 20 };
 
 static const control_row controls[DI_CONTROL_COUNT] = {
     [DI_CONTROL_BOS] = {"<｜begin▁of▁sentence｜>", 0},
@@ -45,15 +46,41 @@ const char *di_control_text(di_control control) {
     return controls[control].text;
 }
 
+static const char *const profiles[] = {"v4.1", "v4-0731", "v4-preview"};
+
 di_status di_recipe_profile_parse(const char *name, di_recipe_profile *profile, di_error *error) {
-    if (strcmp(name, "v4.1") == 0) {
-        *profile = DI_RECIPE_V41;
-        return DI_OK;
-    }
-    if (strcmp(name, "v4-0731") == 0 || strcmp(name, "v4-preview") == 0)
-        return di_fail(error, DI_ERR_UNSUPPORTED, "profile", "profile %s is not available in this version, only v4.1",
-                       name);
-    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "profile", "unknown profile \"%.40s\"; known is v4.1", name);
+    for (int i = 0; i < (int)(sizeof profiles / sizeof *profiles); i++)
+        if (strcmp(name, profiles[i]) == 0) {
+            *profile = (di_recipe_profile)i;
+            return DI_OK;
+        }
+    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "profile",
+                   "unknown profile \"%.40s\"; known are v4.1, v4-0731 and v4-preview", name);
+}
+
+const char *di_recipe_profile_name(di_recipe_profile profile) {
+    return profiles[profile];
+}
+
+/* True if the encoder that lies in the checkpoint knows the text of the July revision. */
+static bool encoder_knows(const char *folder, const char *file, const char *words) {
+    di_text path = {0};
+    char *text = NULL;
+    size_t length = 0;
+    di_text_printf(&path, "%s/encoding/%s", folder, file);
+    bool found = !path.failed && di_read_file(path.data, ENCODER_LIMIT, &text, &length, NULL) == DI_OK &&
+                 strstr(text, words) != NULL;
+    free(text);
+    di_text_free(&path);
+    return found;
+}
+
+di_recipe_profile di_recipe_detect(const char *folder, const di_tokenizer *tokenizer) {
+    static const char *const files[] = {"encoding_dsv4.py", "encoding.py"};
+    if (di_tokenizer_added_id(tokenizer, controls[DI_CONTROL_SYSTEM].text) >= 0) return DI_RECIPE_V41;
+    for (size_t i = 0; folder && i < sizeof files / sizeof *files; i++)
+        if (encoder_knows(folder, files[i], "Beyond maximum")) return DI_RECIPE_V4_0731;
+    return DI_RECIPE_V4_PREVIEW;
 }
 
 di_status di_recipe_open(const di_tokenizer *tokenizer, di_recipe_profile profile, di_log *log, di_recipe *recipe,
@@ -68,7 +95,7 @@ di_status di_recipe_open(const di_tokenizer *tokenizer, di_recipe_profile profil
         if (required && recipe->ids[i] < 0) {
             if (missing.length) di_text_puts(&missing, ", ");
             di_text_puts(&missing, row->text);
-        } else if (published && recipe->ids[i] != row->id) {
+        } else if (published && recipe->ids[i] != row->id && (recipe->ids[i] >= 0 || profile == DI_RECIPE_V41)) {
             di_log_write(log, DI_LOG_WARN, "recipe", "token %s has id %d in this tokenizer, not %d as published",
                          row->text, recipe->ids[i], row->id);
         }

@@ -87,8 +87,8 @@ di_status di_recipe_open(const di_tokenizer *tokenizer, di_recipe_profile profil
 
 typedef enum di_role { DI_ROLE_SYSTEM, DI_ROLE_USER, DI_ROLE_ASSISTANT, DI_ROLE_TOOL, DI_ROLE_LATEST_REMINDER } di_role;
 
-/* One piece of a message's content; pieces are joined by an empty line. */
-typedef enum di_content_kind { DI_CONTENT_TEXT, DI_CONTENT_IMAGE } di_content_kind;
+/* One piece of a message's content; pieces are joined by an empty line, but a URL follows its question directly. */
+typedef enum di_content_kind { DI_CONTENT_TEXT, DI_CONTENT_IMAGE, DI_CONTENT_EXTRACTED_URL } di_content_kind;
 typedef struct di_content {
     di_content_kind kind;
     const char *text; /* text; an image: its URL or data URL as the client sent it */
@@ -189,6 +189,7 @@ typedef struct di_recipe_options {
     di_history history;
     bool no_header;      /* do not begin an answer (add_generation_prompt: false) */
     bool images;         /* images are accepted; else DI_ERR_UNSUPPORTED names the first one */
+    bool pass_unknown;   /* members of messages, parts and tools that are not known are passed over, not refused */
     bool forced_thought; /* forced calls are accepted in thinking mode: the caller enforces prompt.constraint */
 } di_recipe_options;
 
