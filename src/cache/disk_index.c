@@ -20,9 +20,8 @@ bool di_index_init(di_disk_index *index) {
 }
 
 void di_index_free(di_disk_index *index) {
-    while (index->oldest) { /* foreign records are in this list only */
-        di_entry *entry = index->oldest;
-        di_index_age_remove(index, entry);
+    for (di_entry *entry = index->oldest, *newer; entry; entry = newer) { /* foreign records are in this list only */
+        newer = entry->newer;
         if (entry->folder) free(entry);
     }
     for (size_t b = 0; index->entries && b < DI_INDEX_BUCKETS; b++) {

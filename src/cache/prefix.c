@@ -127,9 +127,11 @@ static node *new_child(di_prefix_cache *c, node *parent, const int32_t *ids, di_
 }
 
 static void free_root(di_prefix_cache *c, node *root) {
-    node **link = &c->roots;
-    while (*link != root) link = &(*link)->next_root;
-    *link = root->next_root;
+    for (node **link = &c->roots; *link; link = &(*link)->next_root) {
+        if (*link != root) continue;
+        *link = root->next_root;
+        break;
+    }
     free(root);
 }
 
@@ -171,15 +173,18 @@ static uint64_t snapshot_bytes(const di_prefix_cache *c, const snapshot *s) {
     return c->rolling_bytes + (s->tail ? c->page_bytes : 0);
 }
 
-static void unlink_age(di_prefix_cache *c, snapshot *s) {
+/* What points to the snapshot in the list of ages. */
+static snapshot **place_of(di_prefix_cache *c, const snapshot *s) {
+    return s->older ? &s->older->newer : &c->oldest;
+}
+
+static void unlink_age(di_prefix_cache *c, snapshot **place) {
+    snapshot *s = *place;
+    *place = s->newer;
     if (s->newer)
         s->newer->older = s->older;
     else
         c->newest = s->older;
-    if (s->older)
-        s->older->newer = s->newer;
-    else
-        c->oldest = s->newer;
 }
 
 static void link_newest(di_prefix_cache *c, snapshot *s) {
@@ -190,11 +195,14 @@ static void link_newest(di_prefix_cache *c, snapshot *s) {
     if (!c->oldest) c->oldest = s;
 }
 
-static void evict(di_prefix_cache *c, snapshot *s) {
-    snapshot **link = &s->at->snapshots;
-    while (*link != s) link = &(*link)->next_here;
-    *link = s->next_here;
-    unlink_age(c, s);
+static void evict(di_prefix_cache *c, snapshot **place) {
+    snapshot *s = *place;
+    unlink_age(c, place);
+    for (snapshot **link = &s->at->snapshots; *link; link = &(*link)->next_here) {
+        if (*link != s) continue;
+        *link = s->next_here;
+        break;
+    }
     di_backend *backend = di_model_backend(c->model);
     c->counters.bytes -= snapshot_bytes(c, s);
     c->counters.snapshots--;
@@ -236,16 +244,17 @@ static bool frees_page(const snapshot *s) {
 
 /* for_pages: only what gives pages back. */
 static bool evict_one(di_prefix_cache *c, bool for_pages) {
-    snapshot *worst = NULL;
-    double worst_score = 0;
+    snapshot **worst = NULL;
+    uint64_t worst_saved = 0, worst_freed = 0;
     int looked_at = 0;
-    for (snapshot *s = c->oldest; s && looked_at < OLDEST; s = s->newer) {
-        if (for_pages && !frees_page(s)) continue;
+    for (snapshot **s = &c->oldest; *s && looked_at < OLDEST; s = &(*s)->newer) {
+        if (for_pages && !frees_page(*s)) continue;
         looked_at++;
-        double score = (double)tokens_saved(s) / (double)bytes_freed(c, s);
-        if (!worst || score < worst_score) {
+        uint64_t saved = tokens_saved(*s), freed = bytes_freed(c, *s);
+        if (!worst || saved * worst_freed < worst_saved * freed) { /* saved / freed is less */
             worst = s;
-            worst_score = score;
+            worst_saved = saved;
+            worst_freed = freed;
         }
     }
     if (!worst) return false;
@@ -275,7 +284,7 @@ static void look_beyond(const di_prefix_cache *c, const node *last, const int32_
         differs |= same < compared;
     }
     for (const snapshot *s = last->snapshots; s; s = s->next_here) {
-        uint32_t tail = s->position % c->page_tokens, compared = rest < tail ? rest : tail;
+        uint32_t tail = s->position - from, compared = rest < tail ? rest : tail;
         uint32_t same = common(s->tail_ids, ids + from, compared);
         if (same > best) best = same;
         differs |= same < compared;
@@ -319,7 +328,7 @@ void di_prefix_lookup(di_prefix_cache *c, uint64_t salt, const int32_t *ids, uin
     if (!di_state_resume(state, best->position, best->decoder_low, (di_buffer){best->rolling, 0}, best->tail)) return;
     uint32_t index = best->at->depth;
     for (const node *up = best->at; up->parent; up = up->parent) di_state_share_page(state, --index, up->page);
-    unlink_age(c, best);
+    unlink_age(c, place_of(c, best));
     link_newest(c, best);
     hit->cached = best->position;
     if (best->position == count - 1) hit->reason = DI_MISS_NONE;
@@ -384,7 +393,7 @@ static void publish_in_memory(di_prefix_cache *c, uint64_t salt, const int32_t *
     snapshot *known = best_snapshot(c, at, ids, position);
     snapshot *s = NULL;
     if (known && known->position == position) {
-        unlink_age(c, known);
+        unlink_age(c, place_of(c, known));
         link_newest(c, known);
     } else if (fits(c, need) && (s = calloc(1, sizeof *s + tail * sizeof *ids))) {
         s->at = at;

@@ -84,8 +84,13 @@ uint32_t di_state_pages_missing(const di_state *state, uint32_t tokens) {
     return wanted > state->page_count ? wanted - state->page_count : 0;
 }
 
-uint32_t di_state_pages_held(const di_state *state) {
-    return state->page_count;
+double di_state_pages_owned(const di_state *state) {
+    double owned = 0;
+    for (uint32_t i = 0; i < state->page_count; i++) {
+        const di_page *page = state->pages[i];
+        owned += 1.0 / (page->references - page->cached);
+    }
+    return owned;
 }
 
 di_status di_state_reserve(di_state *state, uint32_t tokens, di_error *error) {

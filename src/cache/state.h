@@ -31,7 +31,8 @@ void di_state_reset(di_state *state);
 di_status di_state_reserve(di_state *state, uint32_t tokens, di_error *error);
 /* Pages that reserving would still have to take. */
 uint32_t di_state_pages_missing(const di_state *state, uint32_t tokens);
-uint32_t di_state_pages_held(const di_state *state);
+/* Its pages, those that it shares with others but the prefix cache in part: what would go if all of them went. */
+double di_state_pages_owned(const di_state *state);
 /* The view to put into a di_step_entry, and to give to di_model_commit. */
 di_state_view *di_state_get_view(di_state *state);
 int32_t di_state_length(const di_state *state); /* committed positions */

@@ -46,7 +46,7 @@ static bool place_tenant(di_engine *engine, uint64_t name, uint32_t *place) {
     if (engine->tenant_count < engine->tenant_capacity) {
         unused = engine->tenant_count++;
     } else if (unused == UINT32_MAX) {
-        uint32_t capacity = 2 * engine->tenant_capacity;
+        uint32_t capacity = 2 * engine->tenant_capacity + 16;
         di_tenant *grown = realloc(engine->tenants, capacity * sizeof *grown);
         if (!grown) return false;
         engine->tenants = grown;
@@ -249,6 +249,8 @@ static bool poll_restore(di_engine *engine, di_sequence *s, bool late, uint64_t 
     di_disk_result result = di_disk_load_poll(s->load);
     if (result == DI_DISK_PENDING && !late) return false;
     if (result == DI_DISK_LOADED && (!*bytes || !adopt(engine, s, bytes))) return false;
+    int64_t since = s->request->restore_until_ns - engine->restore_ms * 1000000;
+    di_observe(&engine->metrics, DI_HISTOGRAM_RESTORE_TIME, (double)(di_now_ns() - since) / 1e9);
     di_disk_load_free(s->load);
     s->load = NULL;
     return true;
@@ -332,19 +334,25 @@ static bool in_step(const di_request *request) {
     return false;
 }
 
+/* A request that only wants to start moves out those of lower priority, unless they have waited enough to be above it:
+ * age protects, but pushes nobody out, or all that wait would take turns at losing what they have computed. */
+static bool gives_way_to_start(const di_engine *engine, di_request *r, const di_request *other, int64_t now) {
+    if (r == other || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || in_step(r)) return false;
+    if (di_reader_is_behind(engine, r)) return true;
+    return r->priority < other->priority && level_of(engine, r, now) < level_of(engine, other, now);
+}
+
 /* The running request that is moved out for `other`: one whose reader is behind, else the least important one, if it is
- * less important than `other`. A request that only wants to start moves out those of lower priority, unless they have
- * waited enough to be above it: age protects, but pushes nobody out, or all that wait would take turns at losing what
- * they have computed. -1 = none. */
+ * less important than `other`. -1 = none. */
 static int64_t find_victim(const di_engine *engine, const di_request *other, bool starting) {
     int64_t best = -1, now = di_now_ns();
     uint64_t serial = starting ? UINT64_MAX : other->serial;
     double level = level_of(engine, other, now);
     for (uint32_t i = 0; i < engine->running.count; i++) {
         di_request *r = engine->running.items[i];
+        if (starting && !gives_way_to_start(engine, r, other, now)) continue;
         if (r == other || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || in_step(r)) continue;
         if (di_reader_is_behind(engine, r)) return i;
-        if (starting && r->priority >= other->priority) continue;
         double its = level_of(engine, r, now);
         if (its > level || (its == level && r->serial <= serial)) continue;
         level = its;
@@ -380,29 +388,55 @@ static uint32_t pages_wanted(const di_engine *engine, const di_request *request)
     return pages;
 }
 
-/* Pages that the running sequences were admitted for and do not have yet: up to their goals, and one of growth. */
-static uint32_t pages_promised(const di_engine *engine) {
-    uint32_t pages = engine->sequences;
-    for (uint32_t i = 0; i < engine->running.count; i++) {
-        const di_request *r = engine->running.items[i];
-        for (int32_t j = 0; r->sequences && j < r->sampling.n; j++) {
-            const di_sequence *s = &r->sequences[j];
-            if (s->done || (j > 0 && !r->prompt_done)) continue;
-            pages += s->state ? di_state_pages_missing(s->state, s->goal) : pages_for(engine, s->goal);
-        }
+/* Pages that a running request was admitted for and does not have yet: up to its goals, and one of growth a sample. */
+static uint32_t pages_promised_to(const di_engine *engine, const di_request *r) {
+    uint32_t pages = (uint32_t)r->sampling.n;
+    for (int32_t j = 0; r->sequences && j < r->sampling.n; j++) {
+        const di_sequence *s = &r->sequences[j];
+        if (s->done || (j > 0 && !r->prompt_done)) continue;
+        pages += s->state ? di_state_pages_missing(s->state, s->goal) : pages_for(engine, s->goal);
     }
     return pages;
 }
 
-/* Room for the request beside those that run: a place for every sample and its pages. Lower levels give way. */
-static bool has_room(di_engine *engine, const di_request *request) {
-    uint32_t n = (uint32_t)request->sampling.n;
-    while (engine->sequences + n > engine->max_seqs ||
-           !di_prefix_make_room(engine->cache, pages_wanted(engine, request) + pages_promised(engine))) {
-        if (!engine->running.count) {
-            /* Alone it is given whatever there is: parameters.c made sure that it fits. */
-            return true;
+static uint32_t pages_promised(const di_engine *engine) {
+    uint32_t pages = 0;
+    for (uint32_t i = 0; i < engine->running.count; i++) pages += pages_promised_to(engine, engine->running.items[i]);
+    return pages;
+}
+
+/* Whether there would be room if all that may be moved out for the request were: otherwise nobody is. */
+static bool could_have_room(const di_engine *engine, const di_request *request) {
+    int64_t now = di_now_ns();
+    uint32_t places = engine->sequences + (uint32_t)request->sampling.n, stay = 0;
+    uint32_t need = pages_wanted(engine, request);
+    double pages = di_page_pool_limit(engine->pages) - di_page_pool_used(engine->pages);
+    pages += di_page_pool_spare(engine->pages);
+    for (uint32_t i = 0; i < engine->running.count; i++) {
+        di_request *r = engine->running.items[i];
+        if (!gives_way_to_start(engine, r, request, now)) {
+            need += pages_promised_to(engine, r);
+            stay++;
+            continue;
         }
+        places -= (uint32_t)r->sampling.n;
+        for (int32_t j = 0; r->sequences && j < r->sampling.n; j++)
+            if (r->sequences[j].state) pages += di_state_pages_owned(r->sequences[j].state);
+    }
+    return !stay || (places <= engine->max_seqs && pages + 0.5 >= need);
+}
+
+static bool has_room_now(di_engine *engine, const di_request *request) {
+    return engine->sequences + (uint32_t)request->sampling.n <= engine->max_seqs &&
+           di_prefix_make_room(engine->cache, pages_wanted(engine, request) + pages_promised(engine));
+}
+
+/* Room for the request beside those that run: a place for every sample and its pages. Lower levels give way. Alone it
+ * is given whatever there is: parameters.c made sure that it fits. */
+static bool has_room(di_engine *engine, const di_request *request) {
+    if (has_room_now(engine, request)) return true;
+    if (!could_have_room(engine, request)) return false;
+    while (engine->running.count && !has_room_now(engine, request)) {
         int64_t victim = find_victim(engine, request, true);
         if (victim < 0) return false;
         swap_out(engine, (uint32_t)victim);
@@ -453,15 +487,14 @@ static void let_run(di_engine *engine, di_request_list *list, uint32_t index) {
                    (double)(request->admitted_ns - request->submitted_ns) / 1e9);
     }
     request->state = DI_REQUEST_PREFILL;
-    di_status status = DI_OK;
     if (!di_list_add(&engine->running, request)) {
-        status = di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the list of running requests");
+        di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the list of running requests");
         di_finish_request(engine, request, DI_FINISH_ERROR, &error);
         engine->sequences -= (uint32_t)request->sampling.n;
         di_request_release(request);
         return;
     }
-    status = fresh ? start_request(engine, request, &error) : swap_in(engine, request, &error);
+    di_status status = fresh ? start_request(engine, request, &error) : swap_in(engine, request, &error);
     if (status != DI_OK)
         di_finish_request(engine, request, DI_FINISH_ERROR, &error);
     else if (fresh && !request->score)

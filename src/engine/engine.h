@@ -97,6 +97,9 @@ uint32_t di_plan_logits_rows(uint32_t max_rows, uint32_t max_seqs);
 uint32_t di_plan_context(uint32_t model_maximum, uint64_t rolling_bytes, uint64_t page_bytes, uint32_t page_tokens,
                          uint64_t available);
 
+/* Bytes of --kv-ram that one sequence of this many positions needs. */
+uint64_t di_engine_least_kv_ram(const di_engine *engine, uint32_t positions);
+
 /* Bytes this process may still take: MemAvailable or what the cgroup leaves, whichever is less; 0 if unknown. */
 uint64_t di_available_memory(void);
 

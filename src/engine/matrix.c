@@ -171,6 +171,8 @@ static bool look_at_model(matrix *m) {
     m->compact = strcmp(info->profile, "exact") != 0;
     m->longest = info->context < LONGEST ? info->context : LONGEST;
     snprintf(m->context, sizeof m->context, "%u", m->longest);
+    m->few_positions = m->longest < MATRIX_FEW_POSITIONS ? m->longest : MATRIX_FEW_POSITIONS;
+    m->few_bytes = di_engine_least_kv_ram(engine, m->few_positions);
     uint64_t most = MOST_LOGITS / (m->vocabulary * sizeof(float));
     m->set_rows = m->total / CASES;
     if (m->set_rows > MOST_SET_ROWS) m->set_rows = MOST_SET_ROWS;

@@ -81,6 +81,8 @@ typedef struct matrix {
     char context[16]; /* option of every engine */
     uint32_t longest; /* positions a request may have */
     uint32_t vocabulary;
+    uint32_t few_positions; /* context of the engines with few pages, */
+    uint64_t few_bytes;     /* and what its pages take */
     bool compact;
     int64_t start_ns;
     uint64_t set_rows;    /* rows that a set aims for */
@@ -104,7 +106,7 @@ typedef struct matrix {
     atomic_bool planted;
 } matrix;
 
-enum { MATRIX_SEED = 1 };
+enum { MATRIX_SEED = 1, MATRIX_FEW_POSITIONS = 352 };
 
 #define MATRIX_COUNT(array) ((uint32_t)(sizeof(array) / sizeof(array)[0]))
 /* Name, value, name, value, ... of options. */

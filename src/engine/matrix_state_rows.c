@@ -188,7 +188,7 @@ static bool interrupt_all(matrix *m, const matrix_set *set, const char *way, di_
     return ok;
 }
 
-enum { PAGES_CONTEXT = 352, PAGES_ANSWER = 160 };
+enum { PAGES_ANSWER = 160 };
 
 /* Short prompts, long answers: they are let in and then grow out of the pages. */
 static const matrix_set *record_growing(matrix *m, uint64_t round) {
@@ -201,7 +201,7 @@ static const matrix_set *record_growing(matrix *m, uint64_t round) {
     for (uint32_t i = 0; ok && i < (matrix_is_small(m) ? 4 : REQUESTS); i++) {
         uint32_t length = 1 + matrix_below(m, LONGEST_PROMPT);
         matrix_random_ids(m, ids, length);
-        uint32_t tokens = m->longest < PAGES_CONTEXT ? m->longest / 2 : PAGES_ANSWER;
+        uint32_t tokens = m->longest < MATRIX_FEW_POSITIONS ? m->longest / 2 : PAGES_ANSWER;
         di_sampling sampling = matrix_sampling(m, set, i % 3, tokens);
         sampling.ignore_eos = true;
         if (!matrix_add(m, set, ids, length, &sampling)) break; /* the time for recording is over */
@@ -213,11 +213,12 @@ static const matrix_set *record_growing(matrix *m, uint64_t round) {
 
 /* Few pages for many requests. */
 static bool run_out_of_pages(matrix *m, const matrix_set *set, di_counter_id evidence, const char *swap) {
-    char context[16];
-    snprintf(context, sizeof context, "%u", m->longest < PAGES_CONTEXT ? m->longest : PAGES_CONTEXT);
+    char context[16], least[24];
+    snprintf(context, sizeof context, "%u", m->few_positions);
+    snprintf(least, sizeof least, "%llu", (unsigned long long)m->few_bytes);
     di_engine *engine = matrix_open(
         m, MATRIX_NO_TIES, false,
-        MATRIX_OVERRIDES("context", context, "kv-ram", "1", "swap-ram", swap, "cache-ram", "0", "max-seqs", "16"));
+        MATRIX_OVERRIDES("context", context, "kv-ram", least, "swap-ram", swap, "cache-ram", "0", "max-seqs", "16"));
     uint64_t before = engine ? matrix_counter(engine, evidence) : 0;
     bool ok = engine && matrix_run_set(m, engine, set, true);
     if (ok) matrix_expect(m, matrix_counter(engine, evidence) > before, no_preemption);

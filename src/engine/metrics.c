@@ -1,8 +1,6 @@
 /* metrics.c - see metrics.h. */
 #include "engine/metrics.h"
 
-#include <math.h>
-
 typedef struct metric_row {
     const char *name, *help;
     double first;
@@ -31,26 +29,20 @@ static const metric_row histogram_rows[] = {
 
 enum { SUM_UNITS = 1024 };
 
-void di_observe(di_metrics *metrics, di_histogram_id id, double value) {
-    double first = histogram_rows[id].first;
-    int bucket = 0;
-    if (!(value >= 0)) value = 0;
-    for (double bound = first; bucket < DI_HISTOGRAM_BUCKETS && value > bound; bound *= 2) bucket++;
-    atomic_fetch_add_explicit(&metrics->histograms[id].buckets[bucket], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&metrics->histograms[id].count, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&metrics->histograms[id].sum, (uint64_t)(value / first * SUM_UNITS),
-                              memory_order_relaxed);
+/* Upper bound of a bucket. */
+static double bound(const metric_row *row, int bucket) {
+    return row->first * (double)(1u << bucket);
 }
 
-double di_histogram_quantile(const di_metrics *metrics, di_histogram_id id, double share) {
-    uint64_t count = atomic_load_explicit(&metrics->histograms[id].count, memory_order_relaxed), seen = 0;
-    double bound = histogram_rows[id].first;
-    if (!count) return 0;
-    for (int b = 0; b < DI_HISTOGRAM_BUCKETS; b++, bound *= 2) {
-        seen += atomic_load_explicit(&metrics->histograms[id].buckets[b], memory_order_relaxed);
-        if ((double)seen >= share * (double)count) return bound;
-    }
-    return INFINITY;
+void di_observe(di_metrics *metrics, di_histogram_id id, double value) {
+    const metric_row *row = &histogram_rows[id];
+    int bucket = 0;
+    if (!(value >= 0)) value = 0;
+    while (bucket < DI_HISTOGRAM_BUCKETS && value > bound(row, bucket)) bucket++;
+    atomic_fetch_add_explicit(&metrics->histograms[id].buckets[bucket], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&metrics->histograms[id].count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&metrics->histograms[id].sum, (uint64_t)(value / row->first * SUM_UNITS),
+                              memory_order_relaxed);
 }
 
 static void write_head(di_text *out, const metric_row *row, const char *type) {
@@ -60,12 +52,11 @@ static void write_head(di_text *out, const metric_row *row, const char *type) {
 static void write_histogram(const di_metrics *metrics, int id, di_text *out) {
     const metric_row *row = &histogram_rows[id];
     write_head(out, row, "histogram");
-    double bound = row->first;
     uint64_t seen = 0;
-    for (int b = 0; b <= DI_HISTOGRAM_BUCKETS; b++, bound *= 2) {
+    for (int b = 0; b <= DI_HISTOGRAM_BUCKETS; b++) {
         seen += atomic_load_explicit(&metrics->histograms[id].buckets[b], memory_order_relaxed);
         if (b < DI_HISTOGRAM_BUCKETS)
-            di_text_printf(out, "%s_bucket{le=\"%.9g\"} %llu\n", row->name, bound, (unsigned long long)seen);
+            di_text_printf(out, "%s_bucket{le=\"%.9g\"} %llu\n", row->name, bound(row, b), (unsigned long long)seen);
         else
             di_text_printf(out, "%s_bucket{le=\"+Inf\"} %llu\n", row->name, (unsigned long long)seen);
     }

@@ -56,8 +56,6 @@ static inline uint64_t di_counter(const di_metrics *metrics, di_counter_id id) {
     return atomic_load_explicit(&metrics->counters[id], memory_order_relaxed);
 }
 void di_observe(di_metrics *metrics, di_histogram_id id, double value);
-/* Value below which `share` (0..1) of the observations lie, as a bucket's upper bound; 0 without observations. */
-double di_histogram_quantile(const di_metrics *metrics, di_histogram_id id, double share);
 
 /* Prometheus text format. */
 void di_metrics_write_prometheus(const di_metrics *metrics, di_text *out);

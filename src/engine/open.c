@@ -173,16 +173,40 @@ static di_status choose_context(di_engine *engine, uint32_t wanted, di_error *er
     return DI_OK;
 }
 
-/* Pages for every sequence's whole context, or as many as three quarters of the memory left hold. */
-static uint32_t choose_pages(const di_engine *engine, uint64_t wanted) {
+/* Pages of a sequence, and one for the copy of an unfinished page. */
+static uint64_t least_pages(const di_engine *engine, uint32_t positions) {
+    return positions / di_model_layout(engine->model)->page_tokens + 2;
+}
+
+uint64_t di_engine_least_kv_ram(const di_engine *engine, uint32_t positions) {
+    return least_pages(engine, positions) * di_model_layout(engine->model)->page_bytes;
+}
+
+/* Pages as --kv-ram says. A context that nobody asked for is what fits them. */
+static di_status take_pages(di_engine *engine, uint64_t bytes, bool context_wanted, uint32_t *count, di_error *error) {
     const di_state_layout *layout = di_model_layout(engine->model);
-    uint64_t each = engine->context / layout->page_tokens + 1, pages = each * engine->max_seqs;
-    uint64_t available = di_available_memory() / 4 * 3 / layout->page_bytes;
-    if (wanted)
-        pages = wanted / layout->page_bytes;
-    else if (available && pages > available)
-        pages = available;
-    if (pages < each + 1) pages = each + 1; /* one sequence of the whole context always fits */
+    uint64_t pages = bytes / layout->page_bytes, least = least_pages(engine, engine->context);
+    if (pages < least && !context_wanted && pages >= 2) {
+        engine->context = (uint32_t)(pages - 1) * layout->page_tokens - 1;
+        least = pages;
+    }
+    uint32_t positions = context_wanted ? engine->context : layout->page_tokens - 1;
+    if (pages < least)
+        return di_fail(error, DI_ERR_CONFIG, "kv-ram",
+                       "--kv-ram %" PRIu64 " is too little: a sequence of %u positions takes %" PRIu64
+                       " bytes (--context)",
+                       bytes, positions, di_engine_least_kv_ram(engine, positions));
+    *count = pages > INT32_MAX ? INT32_MAX : (uint32_t)pages;
+    return DI_OK;
+}
+
+/* Pages for every sequence's whole context, or as many as three quarters of the memory left hold; one sequence of the
+ * whole context always fits. */
+static uint32_t plan_pages(const di_engine *engine) {
+    uint64_t least = least_pages(engine, engine->context), pages = (least - 1) * engine->max_seqs;
+    uint64_t available = di_available_memory() / 4 * 3 / di_model_layout(engine->model)->page_bytes;
+    if (available && pages > available) pages = available;
+    if (pages < least) pages = least;
     return pages > INT32_MAX ? INT32_MAX : (uint32_t)pages;
 }
 
@@ -221,8 +245,14 @@ static di_status open_state(di_engine *engine, const di_config *config, di_error
     engine->swap_limit = (uint64_t)di_config_int(config, DI_OPT_SWAP_RAM);
     engine->event_limit = (uint64_t)di_config_int(config, DI_OPT_LIMIT_EVENT_BYTES);
     engine->snapshot_interval = option(config, DI_OPT_SNAPSHOT_INTERVAL);
-    uint32_t pages = choose_pages(engine, (uint64_t)di_config_int(config, DI_OPT_KV_RAM));
-    di_status status = di_page_pool_new(engine->model, pages, &engine->pages, error);
+    uint64_t bytes = (uint64_t)di_config_int(config, DI_OPT_KV_RAM);
+    uint32_t pages = 0;
+    di_status status = DI_OK;
+    if (bytes)
+        status = take_pages(engine, bytes, option(config, DI_OPT_CONTEXT) != 0, &pages, error);
+    else
+        pages = plan_pages(engine);
+    if (status == DI_OK) status = di_page_pool_new(engine->model, pages, &engine->pages, error);
     if (status == DI_OK)
         status = di_prefix_cache_new(engine->pages, (uint64_t)di_config_int(config, DI_OPT_CACHE_RAM), &engine->cache,
                                      error);

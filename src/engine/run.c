@@ -193,11 +193,15 @@ static void set_disk_metrics(di_engine *engine) {
     di_disk_counters now, *last = &engine->disk_counters;
     di_disk_get_counters(engine->disk, &now);
     uint64_t failures = now.load_failures + now.save_failures, before = last->load_failures + last->save_failures;
+    di_count(&engine->metrics, DI_COUNT_DISK_LOADS, now.loads - last->loads);
+    di_count(&engine->metrics, DI_COUNT_DISK_LOADED_BYTES, now.loaded_bytes - last->loaded_bytes);
     di_count(&engine->metrics, DI_COUNT_DISK_SAVES, now.saves - last->saves);
+    di_count(&engine->metrics, DI_COUNT_DISK_SAVED_BYTES, now.saved_bytes - last->saved_bytes);
     di_count(&engine->metrics, DI_COUNT_DISK_FAILURES, failures - before);
     di_count(&engine->metrics, DI_COUNT_DISK_DROPPED, now.dropped - last->dropped);
     di_count(&engine->metrics, DI_COUNT_DISK_EVICTED, now.evicted - last->evicted);
     di_gauge(&engine->metrics, DI_GAUGE_DISK_BYTES, (int64_t)now.bytes);
+    di_gauge(&engine->metrics, DI_GAUGE_DISK_RECORDS, now.records);
     di_gauge(&engine->metrics, DI_GAUGE_DISK_QUEUED, (int64_t)now.queued);
     *last = now;
 }
@@ -206,7 +210,10 @@ static void set_gauges(di_engine *engine) {
     if (engine->disk) set_disk_metrics(engine);
     const di_prefix_counters *cache = di_prefix_get_counters(engine->cache);
     set_work_gauges(engine);
-    di_gauge(&engine->metrics, DI_GAUGE_PAGES_USED, di_page_pool_used(engine->pages));
+    uint32_t used = di_page_pool_used(engine->pages);
+    di_gauge(&engine->metrics, DI_GAUGE_PAGES_USED, used);
+    di_gauge(&engine->metrics, DI_GAUGE_PAGES_SEQUENCES, used - di_page_pool_spare(engine->pages));
+    di_gauge(&engine->metrics, DI_GAUGE_PAGES_LIMIT, di_page_pool_limit(engine->pages));
     di_gauge(&engine->metrics, DI_GAUGE_PAGES_CACHE, cache->pages);
     di_gauge(&engine->metrics, DI_GAUGE_CACHE_BYTES, (int64_t)cache->bytes);
     di_gauge(&engine->metrics, DI_GAUGE_SWAP_BYTES, (int64_t)engine->swap_bytes);

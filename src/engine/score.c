@@ -86,9 +86,12 @@ di_status di_score(di_engine *engine, const int32_t *token_ids, size_t count, di
                    uint64_t *logits_hash, di_error *error) {
     di_request *request = NULL;
     di_status status = new_score(engine, token_ids, count, &request, error);
-    if (status == DI_OK) status = di_hub_submit(engine->hub, request, engine->max_queue, error);
-    if (engine) di_count_refusal(engine, status);
-    if (!request) return status;
+    if (status != DI_OK) {
+        if (engine) di_count_refusal(engine, status);
+        return status;
+    }
+    status = di_hub_submit(engine->hub, request, engine->max_queue, error);
+    di_count_refusal(engine, status);
     uint32_t vocabulary = engine->info.vocabulary; /* the engine may be closed meanwhile */
     uint64_t hash = 0;
     while (status == DI_OK) {

@@ -54,12 +54,24 @@ static uint32_t compact_from(const di_engine *engine, const di_request *request)
     return request->prompt_count > engine->keep ? request->prompt_count - engine->keep : 0;
 }
 
+static void fail_request(di_engine *engine, di_request *request, const di_error *error) {
+    if (error->status == DI_ERR_NUMERIC) di_count(&engine->metrics, DI_COUNT_NUMERIC_FAULTS, 1);
+    di_finish_request(engine, request, DI_FINISH_ERROR, error);
+}
+
+/* False: it has to wait for pages or for the next step, or its request has ended because memory ran out. */
 static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t logits_from) {
     uint32_t done = (uint32_t)di_state_length(s->state), prompt = s->request->prompt_count;
     di_error error = {0};
     uint32_t missing = di_state_pages_missing(s->state, done + count);
     if (missing && !di_make_room(engine, s, missing)) return false;
-    if (di_state_reserve(s->state, done + count, &error) != DI_OK) return false;
+    if (di_state_reserve(s->state, done + count, &error) != DI_OK) {
+        /* There is room for pages, but the device has no memory for them. */
+        di_fail(&error, DI_ERR_MEMORY, "kv-ram", "out of memory for state pages: %u of %u were taken (--kv-ram)",
+                di_page_pool_used(engine->pages), di_page_pool_limit(engine->pages));
+        fail_request(engine, s->request, &error);
+        return false;
+    }
     di_step_entry entry = {
         .state = *di_state_get_view(s->state),
         .tokens = s->ids + done,
@@ -75,7 +87,12 @@ static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t
         else
             entry.replay_from = (int32_t)compact_from(engine, s->request);
     }
-    if (di_step_add(engine->step, &entry, &s->step_index, &s->logits_row, &error) != DI_OK) return false;
+    di_status status = di_step_add(engine->step, &entry, &s->step_index, &s->logits_row, &error);
+    if (status == DI_ERR_LIMIT && di_step_rows(engine->step)) return false; /* compact: no place for the kept rows */
+    if (status != DI_OK) {
+        fail_request(engine, s->request, &error);
+        return false;
+    }
     s->rows = count;
     s->sure = entry.sure;
     s->in_step = true;
@@ -180,13 +197,16 @@ static int by_order(const void *a, const void *b) {
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* A sequence that got no state when the prompt ended, because there were no pages. */
+/* A sequence that got no state when the prompt ended, because there were no pages. False: it has to wait, or its
+ * request has ended because memory ran out. */
 static bool ensure_state(di_engine *engine, di_sequence *s) {
     if (s->state) return true;
     di_prefix_hit hit;
     di_error error = {0};
-    return s->request->prompt_done && !s->done && di_make_room(engine, s, 2) &&
-           di_start_state(engine, s, &hit, &error) == DI_OK;
+    if (!s->request->prompt_done || s->done || !di_make_room(engine, s, 2)) return false;
+    if (di_start_state(engine, s, &hit, &error) == DI_OK) return true;
+    fail_request(engine, s->request, &error);
+    return false;
 }
 
 static uint32_t count_prompts(const di_engine *engine) {
@@ -277,11 +297,6 @@ static void commit_prompt(di_engine *engine, di_sequence *s) {
         if (next == to) return;
     }
     commit_rows(engine, s, s->rows);
-}
-
-static void fail_request(di_engine *engine, di_request *request, const di_error *error) {
-    if (error->status == DI_ERR_NUMERIC) di_count(&engine->metrics, DI_COUNT_NUMERIC_FAULTS, 1);
-    di_finish_request(engine, request, DI_FINISH_ERROR, error);
 }
 
 static bool results_ok(di_engine *engine, const di_sequence *s, uint32_t items, di_error *error) {

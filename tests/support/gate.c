@@ -24,6 +24,7 @@ static struct {
     uint64_t steps;
     int64_t sleep_ms;
     int32_t poison;
+    bool deny;
     di_gate_step step;
     void (*watch)(void *arg, const di_gate_step *step);
     void *watch_arg;
@@ -68,11 +69,22 @@ static void embed(di_backend *backend, const di_embed_args *args) {
     if (poison >= 0) poison_rows(backend, args, poison);
 }
 
+static di_status allocate(di_backend *backend, uint64_t bytes, di_block **block, di_error *error) {
+    pthread_mutex_lock(&gate.mutex);
+    bool deny = gate.deny;
+    pthread_mutex_unlock(&gate.mutex);
+    if (!deny) return gate.real->allocate(backend, bytes, block, error);
+    *block = NULL;
+    return di_fail(error, DI_ERR_MEMORY, NULL, "denied");
+}
+
 void di_gate_on(di_engine *engine, bool closed) {
     assert_null(gate.real);
     gate.real = engine->backend->ops;
     gate.ops = *gate.real;
     gate.ops.embed = embed;
+    gate.ops.allocate = allocate;
+    gate.deny = false;
     gate.open = !closed;
     gate.standing = false;
     gate.passes = 0;
@@ -139,6 +151,12 @@ void di_gate_sleep(int64_t milliseconds) {
 void di_gate_poison(int32_t token) {
     pthread_mutex_lock(&gate.mutex);
     gate.poison = token;
+    pthread_mutex_unlock(&gate.mutex);
+}
+
+void di_gate_deny(bool deny) {
+    pthread_mutex_lock(&gate.mutex);
+    gate.deny = deny;
     pthread_mutex_unlock(&gate.mutex);
 }
 

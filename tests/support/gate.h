@@ -33,6 +33,8 @@ uint64_t di_gate_steps(void); /* that came so far */
 void di_gate_sleep(int64_t milliseconds);
 /* Rows of this input id get NaN in the residual stream; -1 = none. */
 void di_gate_poison(int32_t token);
+/* The device has no memory for anything new. */
+void di_gate_deny(bool deny);
 /* Called for every step, on the compute thread. NULL = none. */
 void di_gate_watch(void (*watch)(void *arg, const di_gate_step *step), void *arg);
 

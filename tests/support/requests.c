@@ -14,10 +14,35 @@
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 
+/* "kv-ram" in bytes, from the engine of the same context. */
+static void write_bytes(const char *folder, const char *least, const char *context, char bytes[24]) {
+    const di_option option = {"context", context};
+    assert_non_null(context);
+    di_engine *engine = di_open_with(folder, &option, 1);
+    uint32_t positions = (uint32_t)strtoul(context, NULL, 10);
+    uint64_t more = least[5] == '+' ? strtoull(least + 6, NULL, 10) : 0;
+    more *= di_model_layout(engine->model)->page_bytes;
+    snprintf(bytes, 24, "%llu", (unsigned long long)(di_engine_least_kv_ram(engine, positions) + more));
+    di_close(engine);
+}
+
 di_engine *di_open_with(const char *folder, const di_option *options, size_t count) {
+    enum { MOST = 32 };
     di_engine *engine = NULL;
     di_error error = {0};
-    if (di_open(folder, options, count, &engine, &error) != DI_OK) fail_msg("di_open: %s", error.message);
+    di_option given[MOST];
+    char bytes[24];
+    const char *context = NULL;
+    assert_true(count <= MOST);
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(options[i].name, "context") == 0) context = options[i].value;
+    for (size_t i = 0; i < count; i++) {
+        given[i] = options[i];
+        if (strcmp(options[i].name, "kv-ram") != 0 || strncmp(options[i].value, "least", 5) != 0) continue;
+        write_bytes(folder, options[i].value, context, bytes);
+        given[i].value = bytes;
+    }
+    if (di_open(folder, given, count, &engine, &error) != DI_OK) fail_msg("di_open: %s", error.message);
     return engine;
 }
 
@@ -191,12 +216,10 @@ static bool is_idle(di_engine *engine) {
     static const di_gauge_id zero[] = {DI_GAUGE_QUEUE, DI_GAUGE_RUNNING, DI_GAUGE_SWAPPED, DI_GAUGE_SWAP_BYTES};
     for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
         if (di_engine_gauge(engine, zero[i]) != 0) return false;
-    pthread_mutex_lock(&engine->hub->mutex);
-    uint32_t waiting = engine->hub->waiting;
-    pthread_mutex_unlock(&engine->hub->mutex);
-    return !waiting &&
+    return !engine->hub->waiting &&
            di_engine_counter(engine, DI_COUNT_REQUESTS_SUBMITTED) ==
                di_engine_counter(engine, DI_COUNT_REQUESTS_FINISHED) &&
+           di_engine_gauge(engine, DI_GAUGE_PAGES_SEQUENCES) == 0 &&
            di_engine_gauge(engine, DI_GAUGE_PAGES_USED) == di_engine_gauge(engine, DI_GAUGE_PAGES_CACHE);
 }
 

@@ -137,14 +137,14 @@ static void a_state_takes_what_it_needs(void **state) {
     assert_int_equal(di_state_pages_missing(a, 1), 1);
     assert_int_equal(di_state_reserve(a, 1, &error), DI_OK);
     assert_int_equal(di_state_reserve(a, page, &error), DI_OK);
-    assert_int_equal(di_state_pages_held(a), 1);
+    assert_int_equal(di_state_get_view(a)->page_count, 1);
     assert_int_equal(di_state_reserve(a, page + 1, &error), DI_OK);
-    assert_int_equal(di_state_pages_held(a), 2);
+    assert_int_equal(di_state_get_view(a)->page_count, 2);
     assert_int_equal(di_state_reserve(a, 3 * page + 1, &error), DI_ERR_CONTEXT_LENGTH);
-    assert_int_equal(di_state_pages_held(a), 2);
+    assert_int_equal(di_state_get_view(a)->page_count, 2);
     assert_int_equal(di_state_reserve(b, 4 * page, &error), DI_ERR_LIMIT); /* three are left */
     assert_string_equal(error.param, "kv-ram");
-    assert_int_equal(di_state_pages_held(b), 3);
+    assert_int_equal(di_state_get_view(b)->page_count, 3);
     di_state_reset(a);
     assert_int_equal(di_state_length(a), 0);
     assert_int_equal(di_state_reserve(b, 4 * page, &error), DI_OK);
@@ -217,7 +217,7 @@ static void a_fork_without_a_page_leaves_nothing(void **state) {
     assert_int_equal(di_state_fork(from, to, &error), DI_ERR_LIMIT);
     assert_string_equal(error.param, "kv-ram");
     assert_int_equal(di_state_length(to), 0);
-    assert_int_equal(di_state_pages_held(to), 0);
+    assert_int_equal(di_state_get_view(to)->page_count, 0);
     assert_int_equal(di_page_pool_used(pool), 2);
     di_state_free(to);
     di_state_free(from);

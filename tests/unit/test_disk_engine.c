@@ -293,7 +293,7 @@ static void preempted_requests_come_back_from_disk(void **state) {
             setup s = base(compact);
             set(&s, "cache-dir", folder.path);
             set(&s, "cache-ram", "0");
-            set(&s, "kv-ram", "1");
+            set(&s, "kv-ram", "least");
             set(&s, "context", "512");
             set(&s, "swap-ram", swap ? "200k" : "0");
             di_engine *engine = open_setup(&s);

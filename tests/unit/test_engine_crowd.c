@@ -163,7 +163,7 @@ static const char *one_of(di_dice *dice, const char *const *values, uint32_t cou
 }
 
 static void run_crowd(uint32_t seed, uint32_t arrivals, uint32_t longest, crowd_totals *totals) {
-    static const char *const kv[] = {"0", "1", "1M", "3M"}, *const swap[] = {"1G", "300K", "0"};
+    static const char *const kv[] = {"0", "least", "least+75", "least+300"}, *const swap[] = {"1G", "300K", "0"};
     static const char *const cache[] = {"0", "400K", "2M", "256M"}, *const rows[] = {"256", "33", "7", "1"};
     static const char *const chunk[] = {"0", "64", "5"}, *const seqs[] = {"4", "9", "64"};
     static const char *const interval[] = {"0", "17", "64", "101"};
@@ -318,7 +318,7 @@ static void preemption_at_every_state_changes_no_byte(void **state) {
 /* With so few pages that a preempted request comes back only when it is alone, the prefix cache gives way to it. */
 static void the_cache_gives_its_pages_to_a_request_that_comes_back(void **state) {
     (void)state;
-    static const di_option options[] = {{"context", "200"}, {"kv-ram", "1"}, {"max-seqs", "2"}};
+    static const di_option options[] = {{"context", "200"}, {"kv-ram", "least"}, {"max-seqs", "2"}};
     di_engine *engine = di_open_with(NANO, options, 3);
     di_job job = di_greedy_job(di_walk(30, 100), 100, 28), other = di_greedy_job(di_walk(31, 190), 190, 5);
     di_outcome expected;

@@ -23,7 +23,6 @@
 static void buckets_double(void **state) {
     (void)state;
     static di_metrics metrics;
-    assert_true(di_histogram_quantile(&metrics, DI_HISTOGRAM_STEP_ROWS, 0.5) == 0);
     static const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 1000, -1, NAN};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) di_observe(&metrics, DI_HISTOGRAM_STEP_ROWS, values[i]);
     assert_int_equal(metrics.histograms[DI_HISTOGRAM_STEP_ROWS].buckets[0], 5); /* up to 1; nonsense counts as 0 */
@@ -31,12 +30,8 @@ static void buckets_double(void **state) {
     assert_int_equal(metrics.histograms[DI_HISTOGRAM_STEP_ROWS].buckets[2], 2);
     assert_int_equal(metrics.histograms[DI_HISTOGRAM_STEP_ROWS].buckets[10], 1);
     assert_int_equal(metrics.histograms[DI_HISTOGRAM_STEP_ROWS].count, 10);
-    assert_true(di_histogram_quantile(&metrics, DI_HISTOGRAM_STEP_ROWS, 0.5) == 1);
-    assert_true(di_histogram_quantile(&metrics, DI_HISTOGRAM_STEP_ROWS, 0.9) == 4);
-    assert_true(di_histogram_quantile(&metrics, DI_HISTOGRAM_STEP_ROWS, 1) == 1024);
     di_observe(&metrics, DI_HISTOGRAM_STEP_ROWS, 1e9);
     assert_int_equal(metrics.histograms[DI_HISTOGRAM_STEP_ROWS].buckets[DI_HISTOGRAM_BUCKETS], 1);
-    assert_true(isinf(di_histogram_quantile(&metrics, DI_HISTOGRAM_STEP_ROWS, 1)));
 }
 
 static const char *const names[] = {

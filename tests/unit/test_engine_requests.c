@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -553,7 +554,7 @@ static void bad_options_are_refused_by_name(void **state) {
         {{"thread", "2"}, DI_ERR_CONFIG},         {{"threads", "-1"}, DI_ERR_CONFIG},
         {{"context", "1048577"}, DI_ERR_CONFIG},  {{"spec", "auto"}, DI_ERR_UNSUPPORTED},
         {{"cache-ram", "-1"}, DI_ERR_CONFIG},     {{"accelerator", "nvidia"}, DI_ERR_UNSUPPORTED},
-        {{"load-format", "gguf"}, DI_ERR_CONFIG},
+        {{"load-format", "gguf"}, DI_ERR_CONFIG}, {{"kv-ram", "1"}, DI_ERR_CONFIG},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         di_engine *engine = NULL;
@@ -572,6 +573,30 @@ static void bad_options_are_refused_by_name(void **state) {
     assert_int_equal(di_open(DI_TEST_DATA, NULL, 0, &engine, &error), error.status);
     assert_int_not_equal(error.status, DI_OK);
     di_close(NULL);
+}
+
+/* Too few pages for the context are refused; a context that nobody asked for is what fits the pages. */
+static void pages_and_context_fit_each_other(void **state) {
+    (void)state;
+    di_engine *engine = open_nano(NULL, 0);
+    uint64_t bytes = di_engine_least_kv_ram(engine, 640);
+    assert_int_equal(di_engine_info(engine)->context, 1048576);
+    di_close(engine);
+    char size[24];
+    snprintf(size, sizeof size, "%llu", (unsigned long long)bytes);
+    di_option options[] = {{"kv-ram", size}, {"context", "704"}};
+    di_error error = {0};
+    engine = open_nano(options, 1);
+    assert_int_equal(di_engine_info(engine)->context, 703);
+    assert_int_equal(di_engine_least_kv_ram(engine, 703), bytes);
+    di_close(engine);
+    assert_int_equal(di_open(NANO, options, 2, &engine, &error), DI_ERR_CONFIG);
+    assert_string_equal(error.param, "kv-ram");
+    assert_non_null(strstr(error.message, size));
+    assert_non_null(strstr(error.message, "704"));
+    options[1].value = "703";
+    engine = open_nano(options, 2);
+    di_close(engine);
 }
 
 /* ---------------------------------------------------------------- life cycle */
@@ -799,6 +824,7 @@ int main(void) {
         cmocka_unit_test(compact_equals_off_up_to_what_it_keeps),
         cmocka_unit_test(bad_requests_are_refused_by_name),
         cmocka_unit_test(bad_options_are_refused_by_name),
+        cmocka_unit_test(pages_and_context_fit_each_other),
         cmocka_unit_test(cancel_ends_a_request_at_the_next_step),
         cmocka_unit_test(a_deadline_ends_a_request),
         cmocka_unit_test(a_full_queue_refuses),

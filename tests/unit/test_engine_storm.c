@@ -122,13 +122,13 @@ static long resident(void) {
 static void storms_leave_nothing_behind(void **state) {
     (void)state;
     static const di_option settings[][6] = {
-        {{"kv-ram", "1"},
+        {{"kv-ram", "least"},
          {"swap-ram", "200K"},
          {"context", "600"},
          {"cache-ram", "500K"},
          {"max-seqs", "8"},
          {"max-queue", "30"}},
-        {{"kv-ram", "1"},
+        {{"kv-ram", "least"},
          {"swap-ram", "0"},
          {"context", "400"},
          {"cache-ram", "0"},
@@ -195,7 +195,7 @@ static void *listen_to_score(void *arg) {
 
 static void closing_in_a_storm_wakes_every_reader(void **state) {
     (void)state;
-    static const di_option few[] = {{"kv-ram", "1"}, {"max-seqs", "6"}, {"context", "4096"}};
+    static const di_option few[] = {{"kv-ram", "least"}, {"max-seqs", "6"}, {"context", "4096"}};
     static const di_option many[] = {{"kv-ram", "0"}, {"max-seqs", "16"}, {"context", "4096"}};
     for (uint32_t round = 0; round < (di_test_slow() ? 4 : 12); round++) {
         di_engine *engine = di_open_with(NANO, round % 2 ? many : few, 3);
@@ -391,7 +391,7 @@ static void a_full_queue_refuses_and_counts(void **state) {
 static void a_reader_that_does_not_read_stops_nobody(void **state) {
     (void)state;
     static const di_option options[][3] = {{{"max-seqs", "1"}, {"swap-ram", "1G"}, {"cache-ram", "0"}},
-                                           {{"max-seqs", "8"}, {"kv-ram", "1"}, {"context", "400"}}};
+                                           {{"max-seqs", "8"}, {"kv-ram", "least"}, {"context", "400"}}};
     for (int i = 0; i < 2; i++) {
         di_engine *engine = di_open_with(NANO, options[i], 3);
         engine->event_limit = 30000;
@@ -431,8 +431,8 @@ static void *run_score(void *arg) {
 static void scores_that_do_not_fit_together_take_turns(void **state) {
     (void)state;
     static const di_option options[][4] = {
-        {{"kv-ram", "1"}, {"context", "700"}, {"swap-ram", "0"}, {"cache-ram", "0"}},
-        {{"kv-ram", "1"}, {"context", "700"}, {"swap-ram", "1G"}, {"cache-ram", "1M"}}};
+        {{"kv-ram", "least"}, {"context", "700"}, {"swap-ram", "0"}, {"cache-ram", "0"}},
+        {{"kv-ram", "least"}, {"context", "700"}, {"swap-ram", "1G"}, {"cache-ram", "1M"}}};
     for (int i = 0; i < 2; i++) {
         di_engine *engine = di_open_with(NANO, options[i], 4);
         uint64_t expected[5];
@@ -471,7 +471,7 @@ static void samples_without_a_page_are_made_later(void **state) {
     di_engine *engine = di_open_with(NANO, NULL, 0);
     di_run_job(engine, &job, &expected);
     di_close(engine);
-    static const di_option options[] = {{"kv-ram", "1"}, {"context", "800"}, {"swap-ram", "0"}, {"cache-ram", "0"}};
+    static const di_option options[] = {{"kv-ram", "least"}, {"context", "800"}, {"swap-ram", "0"}, {"cache-ram", "0"}};
     engine = di_open_with(NANO, options, 4); /* 14 pages; six samples take 12 at their ends */
     di_request *requests[3];
     for (int i = 0; i < 3; i++) requests[i] = di_submit_job(engine, &job, NULL, NULL);
@@ -534,6 +534,47 @@ static void nan_fails_only_its_own_request(void **state) {
     di_gate_close(engine);
 }
 
+/* Pages are taken from the device 64 at a time. When it has no more, who needs one fails, and nobody else. */
+static void no_memory_for_pages_fails_who_needs_one(void **state) {
+    (void)state;
+    enum { JOBS = 2 };
+    static const di_option options[] = {{"context", "4096"}, {"cache-ram", "0"}, {"max-rows", "128"}};
+    di_engine *engine = di_open_with(NANO, options, 3);
+    di_outcome alone[JOBS], got[JOBS] = {0};
+    di_job jobs[JOBS];
+    di_gate_on(engine, false);
+    di_gate_open(true);
+    for (uint32_t i = 0; i < JOBS; i++) {
+        uint32_t count = i ? 1700 : 2500; /* 27 pages beside 40, which go on for long */
+        jobs[i] = di_greedy_job(di_walk(i, count), count, i ? 5 : 400);
+        jobs[i].priority = 1 - (int32_t)i;
+        di_run_job(engine, &jobs[i], &alone[i]);
+    }
+    di_assert_idle(engine);
+    di_request *requests[JOBS];
+    di_gate_open(false);
+    for (int i = 0; i < JOBS; i++) requests[i] = di_submit_job(engine, &jobs[i], NULL, NULL);
+    for (int i = 0; i < 4; i++) { /* both are let in */
+        assert_true(di_gate_wait(20000, NULL));
+        di_gate_pass();
+    }
+    di_gate_deny(true);
+    di_gate_open(true);
+    for (int i = 0; i < JOBS; i++) di_drain(requests[i], &got[i]);
+    di_assert_same(&alone[0], &got[0], "beside one that got no memory");
+    assert_int_equal(got[1].status, DI_ERR_MEMORY);
+    assert_string_equal(got[1].error.param, "kv-ram");
+    got[0] = (di_outcome){0};
+    di_run_job(engine, &jobs[0], &got[0]); /* not even a state for it */
+    assert_int_equal(got[0].status, DI_ERR_MEMORY);
+    di_gate_deny(false);
+    got[0] = (di_outcome){0};
+    di_run_job(engine, &jobs[0], &got[0]);
+    di_assert_same(&alone[0], &got[0], "when there is memory again");
+    di_assert_idle(engine);
+    di_gate_close(engine);
+}
+
 typedef struct lines {
     pthread_mutex_t mutex;
     uint32_t stalls;
@@ -590,6 +631,7 @@ int main(int count, char **values) {
         cmocka_unit_test(scores_that_do_not_fit_together_take_turns),
         cmocka_unit_test(samples_without_a_page_are_made_later),
         cmocka_unit_test(nan_fails_only_its_own_request),
+        cmocka_unit_test(no_memory_for_pages_fails_who_needs_one),
         cmocka_unit_test(a_step_that_does_not_end_is_noticed),
         cmocka_unit_test(closing_in_a_storm_wakes_every_reader),
         cmocka_unit_test(storms_leave_nothing_behind),

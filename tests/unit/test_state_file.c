@@ -307,7 +307,7 @@ static void others_go_on_meanwhile(void **state) {
         di_run_job(engine, &job, &alone[i]);
     }
     di_close(engine);
-    const di_option options[] = {{"cache-ram", "2M"}, {"context", "512"}, {"kv-ram", "1"}};
+    const di_option options[] = {{"cache-ram", "2M"}, {"context", "512"}, {"kv-ram", "least"}};
     engine = di_open_with(NANO, options, 3);
     pthread_t threads[3];
     saver savers[3];
