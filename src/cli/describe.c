@@ -77,15 +77,14 @@ static void write_takers(di_text *out, const di_config_row *row) {
 
 static void write_example(di_text *out) {
     const di_config_row *rows = di_config_rows();
-    di_text_puts(
-        out,
-        "# Example configuration of deepinfer: every option that a server and its commands share, at its default.\n"
-        "# Made by `deepinfer help configuration-example`.\n"
-        "#\n"
-        "#   deepinfer serve --config /etc/deepinfer/deepinfer.conf\n"
-        "#\n"
-        "# One \"name = value\" a line; a line that begins with # is a comment. The command line wins over\n"
-        "# DEEPINFER_* variables, these over this file, and the file over the defaults.\n");
+    di_text_puts(out,
+                 "# Example configuration of deepinfer: every option, at its default.\n"
+                 "# Made by `deepinfer help configuration-example`.\n"
+                 "#\n"
+                 "#   deepinfer serve --config /etc/deepinfer/deepinfer.conf\n"
+                 "#\n"
+                 "# One \"name = value\" a line; a line that begins with # is a comment. The command line wins over\n"
+                 "# DEEPINFER_* variables, these over this file, and the file over the defaults.\n");
     for (size_t i = 0; i < DI_OPT_COUNT; i++) {
         if (!begins_group(i)) continue;
         di_text_printf(out, "\n# ---------------------------------------- %s: ", rows[i].group);

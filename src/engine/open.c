@@ -71,9 +71,12 @@ static bool embedded_model(di_text *path) {
             char *slash = strrchr(binary, '/');
             if (!slash) break;
             *slash = 0;
-            di_text_clear(path);
-            di_text_printf(path, "%s/models/tiny", binary);
-            if (!path->failed && exists(path->data)) return true;
+            /* The second is where an installation has it, whatever its prefix has become. */
+            for (int place = 0; place < 2; place++) {
+                di_text_clear(path);
+                di_text_printf(path, "%s%s/models/tiny", binary, place ? "/share/deepinfer" : "");
+                if (!path->failed && exists(path->data)) return true;
+            }
         }
     }
     di_text_clear(path);
