@@ -87,7 +87,7 @@ static bool decode_path(const char *raw, size_t length, di_text *path) {
         char c = raw[i];
         if (c == '%') {
             int high = i + 2 < length ? hex_value(raw[i + 1]) : -1, low = i + 2 < length ? hex_value(raw[i + 2]) : -1;
-            if (i + 2 == length - 0 || high < 0 || low < 0) return false;
+            if (high < 0 || low < 0) return false;
             c = (char)(high * 16 + low);
             i += 2;
         }
@@ -357,8 +357,7 @@ static size_t feed_head(di_http_parser *parser, const char *bytes, size_t length
 
 static void end_body(di_http_parser *parser) {
     di_text *body = &parser->message.body;
-    if (!body->data) di_text_append(body, "", 0);
-    if (!body->data) di_text_putc(body, '\0'), body->length = 0;
+    di_text_append(body, "", 0); /* an empty body is a text too */
     if (body->failed)
         fail(parser, 503, no_memory);
     else
