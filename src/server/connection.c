@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <event2/bufferevent_ssl.h>
 #include <openssl/err.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -291,6 +290,16 @@ static void head_done(di_connection *connection) {
     di_http_parser_take_body(&connection->parser);
 }
 
+/* Requests sent ahead of an answer have room for so many bytes. */
+static void check_input(di_connection *connection) {
+    if (connection->state != DI_CONNECTION_EXCHANGE ||
+        evbuffer_get_length(bufferevent_get_input(connection->stream)) < INPUT_BYTES)
+        return;
+    connection->server->counters.limits++;
+    connection->aborting = true;
+    di_connection_arm(connection, 0);
+}
+
 static void message_done(di_connection *connection) {
     di_exchange *exchange = connection->exchange;
     take_message(connection);
@@ -300,6 +309,7 @@ static void message_done(di_connection *connection) {
     di_exchange_hold(exchange);
     exchange->route->handler(exchange->app, exchange);
     di_exchange_release(exchange);
+    check_input(connection);
 }
 
 /* Refusal of a message whose exchange may have begun with its head. */
@@ -375,6 +385,7 @@ static void read_on(di_connection *connection) {
     while (!connection->aborting && connection->state <= DI_CONNECTION_BODY &&
            di_connection_queued(connection) <= connection->server->settings.write_buffer && take_input(connection))
         continue;
+    check_input(connection);
 }
 
 /* ---------------------------------------------------------------- events of the stream */
@@ -486,14 +497,6 @@ static void on_timer(evutil_socket_t socket, short what, void *arg) {
         due = connection->read_due_ns;
     if (di_connection_queued(connection) && connection->write_due_ns < due) due = connection->write_due_ns;
     di_connection_arm(connection, due);
-}
-
-void di_connection_probe(di_connection *connection) {
-    if (!connection->exchange || connection->state != DI_CONNECTION_EXCHANGE ||
-        evbuffer_get_length(bufferevent_get_input(connection->stream)) < INPUT_BYTES)
-        return;
-    struct pollfd at = {.fd = bufferevent_getfd(connection->stream), .events = POLLRDHUP};
-    if (poll(&at, 1, 0) > 0) di_connection_close(connection, false);
 }
 
 /* ---------------------------------------------------------------- begin */

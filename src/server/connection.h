@@ -1,7 +1,8 @@
 /* connection.h - one client's socket: reads requests one after another, writes answers, keeps the time limits.
  *
- * A connection has at most one exchange; requests that were sent ahead wait in its input buffer, which is bounded.
- * While an answer is in progress the socket stays watched, so that a client that leaves is noticed at once. I/O thread.
+ * A connection has at most one exchange; requests that were sent ahead wait in its input buffer. While an answer is in
+ * progress the socket is read on, so that a client that leaves is noticed at once; one that sends more ahead than the
+ * buffer holds is cut off, because its end could not be seen behind those bytes. I/O thread.
  */
 #ifndef DI_SERVER_CONNECTION_H
 #define DI_SERVER_CONNECTION_H
@@ -57,7 +58,5 @@ void di_connection_write(di_connection *connection, const char *bytes, size_t le
 void di_connection_answered(di_connection *connection);
 /* The timer must go off at that time at the latest. */
 void di_connection_arm(di_connection *connection, int64_t due_ns);
-/* Looks whether the client of a connection that is not being read has left. */
-void di_connection_probe(di_connection *connection);
 
 #endif

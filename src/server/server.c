@@ -12,7 +12,7 @@
 
 #include "server/server_internal.h"
 
-enum { DRAIN_CHECK_MS = 20, TICK_MS = 1000 };
+enum { DRAIN_CHECK_MS = 20 };
 
 /* ---------------------------------------------------------------- settings */
 
@@ -273,15 +273,6 @@ void di_server_on_reload(di_server *server, void (*on_reload)(void *arg), void *
     server->on_reload_arg = arg;
 }
 
-static void on_tick(evutil_socket_t socket, short what, void *arg) {
-    (void)socket, (void)what;
-    di_server *server = arg;
-    for (di_connection *at = server->connections, *older; at; at = older) {
-        older = at->older;
-        di_connection_probe(at);
-    }
-}
-
 /* ---------------------------------------------------------------- open, run, close */
 
 static di_status make_events(di_server *server, di_error *error) {
@@ -295,9 +286,7 @@ static di_status make_events(di_server *server, di_error *error) {
         made = made && server->signals[i];
     }
     server->drain_check = evtimer_new(server->base, check_drain, server);
-    server->tick = event_new(server->base, -1, EV_PERSIST, on_tick, server);
-    if (!made || !server->drain_check || !server->tick)
-        return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the server");
+    if (!made || !server->drain_check) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the server");
     return di_tasks_open(server, error);
 }
 
@@ -336,7 +325,6 @@ void di_server_close(di_server *server) {
     for (size_t i = 0; i < sizeof server->signals / sizeof *server->signals; i++)
         if (server->signals[i]) event_free(server->signals[i]);
     if (server->drain_check) event_free(server->drain_check);
-    if (server->tick) event_free(server->tick);
     if (server->base) event_base_free(server->base);
     SSL_CTX_free(server->tls);
     di_keys_free(server->keys);
@@ -368,12 +356,12 @@ di_status di_server_run(di_server *server, di_error *error) {
     for (size_t i = 0; i < sizeof server->signals / sizeof *server->signals; i++)
         if (event_add(server->signals[i], NULL) != 0)
             return di_fail(error, DI_ERR_INTERNAL, NULL, "cannot receive signals");
-    event_add(server->tick, (&(struct timeval){.tv_sec = TICK_MS / 1000}));
     while (!server->stopped)
         if (event_base_dispatch(server->base) != 0)
             return di_fail(error, DI_ERR_INTERNAL, NULL, "the event loop failed");
     di_listener_close(server);
     while (server->connections) di_connection_close(server->connections, server->connections->exchange != NULL);
+    event_base_loop(server->base, EVLOOP_NONBLOCK); /* libevent closes sockets from its loop */
     di_tasks_drain(server);
     /* From here on a signal ends the process, as it would without this server. */
     for (size_t i = 0; i < sizeof server->signals / sizeof *server->signals; i++) event_del(server->signals[i]);

@@ -60,7 +60,7 @@ struct di_server {
     di_access_log *access;
     di_route_table tables[DI_MAX_ROUTE_TABLES];
     size_t table_count;
-    struct event *signals[3], *tick, *drain_check;
+    struct event *signals[3], *drain_check;
     void (*on_reload)(void *arg);
     void *on_reload_arg;
     bool draining, stopped, cut; /* cut: by a second signal */
