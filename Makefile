@@ -9,15 +9,18 @@
 # make format  clang-format over the sources
 # make docs    docs/configuration.md from the configuration table
 # make install copy to PREFIX (/usr/local), honours DESTDIR
+# make deb     Debian package in build/package
+# make soak    HOURS=4: mixed load on the server, with clients that leave in the middle; memory, pools and sockets are watched
 # make clean   remove build/
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 FUZZ_SECONDS ?= 600
 TOKENS ?= 1000000
 PREFIX ?= /usr/local
+HOURS ?= 4
 RELEASE = build/release
 
-.PHONY: all demo check bench matrix fuzz format docs install clean help
+.PHONY: all demo check bench matrix fuzz format docs install deb soak clean help
 .DEFAULT_GOAL = all
 
 all: $(RELEASE)/build.ninja
@@ -57,8 +60,17 @@ format:
 docs: all
 	@$(RELEASE)/deepinfer help configuration-markdown > docs/configuration.md
 
-install: all
+install: $(RELEASE)/build.ninja
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet deepinfer libdeepinfer libdeepinfer_static describe
 	@cmake --install $(RELEASE) --prefix $(PREFIX)
+
+deb: $(RELEASE)/build.ninja
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet deepinfer libdeepinfer libdeepinfer_static describe
+	@packaging/deb $(RELEASE) build/package
+
+soak: $(RELEASE)/build.ninja
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet deepinfer bench_serve
+	@scripts/soak $(RELEASE) --hours $(HOURS)
 
 clean:
 	@rm -rf build
