@@ -90,6 +90,11 @@ typedef struct di_option {
 /* Names of the options that di_open uses, by index from 0; NULL behind the last. Static. */
 DI_API const char *di_option_name(size_t index);
 
+/* The value that an option has with di_open: from `options`, the environment, the file that the option "config" names,
+ * or its default. *value is malloc'ed text as in docs/configuration.md, "" where nothing is chosen. */
+DI_API di_status di_option_value(const di_option *options, size_t option_count, const char *name, char **value,
+                                 di_error *error);
+
 /* Opens the model in `model` (a folder in the official checkpoint layout; NULL: the embedded model). */
 DI_API di_status di_open(const char *model, const di_option *options, size_t option_count, di_engine **engine,
                          di_error *error);

@@ -84,6 +84,8 @@ def option_text(name: str, value: Any) -> str:
 
 
 _SAMPLING = frozenset(field.name for field in dataclasses.fields(SamplingParams))
+# Options that are read here, by their names in the library.
+_SETTINGS = ("model", "seed", "thinking", "effort", "generation-config", "max-seqs")
 # Options of the program alone, or that have a parameter of their own here.
 _PROGRAM_ONLY = frozenset(["model", "quiet", "log-level"])
 
@@ -121,7 +123,8 @@ class Engine:
     def __init__(self, model: Optional[str], options: Mapping[str, Any]) -> None:
         self.library = _library.load()
         pairs, count = _options(options)
-        if model is None and not os.environ.get("DEEPINFER_MODEL") and not _names_a_file(options):
+        self._settings = {name: self._setting(pairs, count, name) for name in _SETTINGS}
+        if model is None and not self._settings["model"]:
             model = _library.embedded_model()
         self._state = _State(self.library, self._open(model, pairs, count))
         self._finalizer = weakref.finalize(self, self._state.close)
@@ -139,6 +142,18 @@ class Engine:
             thinking_default=raw.thinking_default,
         )
         self._spellings: Dict[int, str] = {}
+
+    def _setting(self, pairs: Any, count: int, name: str) -> str:
+        value, error = c_void_p(), Error()
+        if self.library.di_option_value(pairs, count, name.encode(), byref(value), byref(error)):
+            _library.fail(error)
+        text = ctypes.string_at(value).decode("utf-8", "replace")
+        self.library.di_free(value)
+        return text
+
+    def setting(self, name: str) -> Optional[str]:
+        """What an option was set to, by a parameter, a variable or a file; None where nothing is chosen."""
+        return self._settings[name] or None
 
     def _open(self, model: Optional[str], pairs: Any, count: int) -> c_void_p:
         """If Ctrl-C ended the waiting, what was opened is closed again."""
@@ -256,6 +271,36 @@ class Engine:
             prompt.reasoning_end_token_id,
         )
 
+    # ------------------------------------------------------------------------------------------------- states
+
+    def save_state(self, ids: "array[int]", tenant: Optional[bytes], path: bytes) -> int:
+        """Positions that the file holds."""
+        positions, error = c_size_t(), Error()
+
+        def work() -> int:
+            with self.use() as handle:
+                return int(
+                    self.library.di_save_state(
+                        handle, address(ids), len(ids), tenant, path, byref(positions), byref(error)
+                    )
+                )
+
+        if _aside("deepinfer-save", work, lambda: None):
+            _library.fail(error)
+        return positions.value
+
+    def load_state(self, tenant: Optional[bytes], path: bytes) -> int:
+        """Positions that were read."""
+        positions, error = c_size_t(), Error()
+
+        def work() -> int:
+            with self.use() as handle:
+                return int(self.library.di_load_state(handle, path, tenant, byref(positions), byref(error)))
+
+        if _aside("deepinfer-load", work, lambda: None):
+            _library.fail(error)
+        return positions.value
+
     # --------------------------------------------------------------------------------------------- evaluation
 
     def score(
@@ -345,8 +390,3 @@ def _aside(name: str, work: Callable[[], int], abandon: Callable[[], None]) -> i
 def address(ids: "array[int]") -> int:
     """Of an array's first element; the array must outlive its use."""
     return ids.buffer_info()[0]
-
-
-def _names_a_file(options: Mapping[str, Any]) -> bool:
-    """A configuration file may name the model."""
-    return options.get("config") is not None or bool(os.environ.get("DEEPINFER_CONFIG"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 from array import array
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -113,6 +114,15 @@ def tenant_bytes(name: str, value: Any) -> Optional[bytes]:
     if "\0" in value:
         raise ParameterError(f"{name} holds a zero character", "invalid_argument", name)
     return _library.text_bytes(value, name)
+
+
+def path_bytes(name: str, value: Any) -> bytes:
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a path, not {type(value).__name__}")
+    if not text or "\0" in text:
+        raise ParameterError(f"{name} is empty or holds a zero character", "invalid_argument", name)
+    return os.fsencode(text)
 
 
 def check_room(engine: Engine, job: Job, name: str) -> None:

@@ -212,6 +212,7 @@ _FUNCTIONS: Dict[str, Any] = {
     "di_version": (c_char_p, []),
     "di_status_name": (c_char_p, [c_int]),
     "di_option_name": (c_char_p, [c_size_t]),
+    "di_option_value": (c_int, [POINTER(Option), c_size_t, c_char_p, POINTER(c_void_p), _E]),
     "di_open": (c_int, [c_char_p, POINTER(Option), c_size_t, POINTER(c_void_p), _E]),
     "di_close": (None, [c_void_p]),
     "di_engine_info": (POINTER(ModelInfo), [c_void_p]),
@@ -224,6 +225,8 @@ _FUNCTIONS: Dict[str, Any] = {
     "di_request_next": (c_bool, [c_void_p, c_int64, POINTER(Event)]),
     "di_request_cancel": (None, [c_void_p]),
     "di_request_free": (None, [c_void_p]),
+    "di_save_state": (c_int, [c_void_p, c_void_p, c_size_t, c_char_p, c_char_p, POINTER(c_size_t), _E]),
+    "di_load_state": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_size_t), _E]),
     "di_score": (c_int, [c_void_p, c_void_p, c_size_t, ScoreRow, c_void_p, POINTER(c_uint64), _E]),
     "di_logprobs": (c_bool, [c_void_p, c_uint32, c_void_p, c_size_t, POINTER(c_float), POINTER(c_int32)]),
 }

@@ -202,6 +202,14 @@ class AsyncLLM:
         """LLM.score in a thread."""
         return await _in_thread(lambda: self._llm.score(*args, **named))
 
+    async def save_state(self, *args: Any, **named: Any) -> int:
+        """LLM.save_state in a thread."""
+        return await _in_thread(lambda: self._llm.save_state(*args, **named))
+
+    async def load_state(self, *args: Any, **named: Any) -> int:
+        """LLM.load_state in a thread."""
+        return await _in_thread(lambda: self._llm.load_state(*args, **named))
+
     async def abort(self, request_id: str) -> None:
         """Cancels a request by its id; its iterator ends with finish_reason "cancelled". Unknown ids are let pass."""
         watched = self._by_id.get(request_id)

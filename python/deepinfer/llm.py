@@ -25,7 +25,6 @@ from .tokenizer import Tokenizer
 __all__ = ["LLM", "Stream"]
 
 _WAIT_MS = 20
-_DEFAULT_SEQUENCES = 64
 _INT32, _INT64 = 2**31 - 1, 2**63 - 1
 
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
@@ -46,7 +45,8 @@ class LLM:
     generation_config       "none", or "model": the model's temperature and top_p where no SamplingParams are given
 
     Every other option of docs/configuration.md goes by its name with underscores: threads, cpu_isa, chunk, cache_ram,
-    cache_dir, max_queue, ... What is not given comes from DEEPINFER_* variables and the defaults.
+    cache_dir, max_queue, ... What is not given comes from DEEPINFER_* variables, the file that `config` names and the
+    defaults.
 
     May be used from several threads at once. It cannot be used in a process made by fork() after it was opened.
     """
@@ -92,12 +92,13 @@ class LLM:
         }
         self._engine = Engine(None if model is None else os.fspath(model), given)
         self._numbers = itertools.count()
-        # The library checked these values, those of the environment too.
-        self._seed = _setting(seed, "DEEPINFER_SEED", int)
-        self._thinking = {"on": True, "off": False}.get(_setting(_on_off(thinking), "DEEPINFER_THINKING", str))
-        self._effort = _setting(reasoning_effort, "DEEPINFER_EFFORT", str)
-        self._model_defaults = _setting(generation_config, "DEEPINFER_GENERATION_CONFIG", str) == "model"
-        self._window = 2 * (_setting(max_num_seqs, "DEEPINFER_MAX_SEQS", int) or _DEFAULT_SEQUENCES)
+        setting = self._engine.setting
+        number = setting("seed")
+        self._seed = None if number is None else int(number)
+        self._thinking = {"on": True, "off": False}.get(setting("thinking") or "")
+        self._effort = setting("effort")
+        self._model_defaults = setting("generation-config") == "model"
+        self._window = 2 * int(setting("max-seqs") or 1)
 
     # ---------------------------------------------------------------------------------------------------- life
 
@@ -276,6 +277,26 @@ class LLM:
                 )
         return outputs
 
+    # -------------------------------------------------------------------------------------------------- states
+
+    def save_state(
+        self, path: Union[str, "os.PathLike[str]"], prompt: Prompt, *, tenant: Optional[str] = None
+    ) -> int:
+        """Writes what the prefix cache in memory holds of a prompt to a file, and returns how many positions that are.
+
+        prompt: as in generate; of an answer `output.prompt_token_ids + output.outputs[0].token_ids`. tenant: as in
+        generate. Nothing of it in the cache is a ParameterError with code "not_found".
+        """
+        self._engine.check()
+        _, ids = _inputs.one_prompt(self._engine, prompt, "prompt")
+        return self._engine.save_state(ids, _inputs.tenant_bytes("tenant", tenant), _inputs.path_bytes("path", path))
+
+    def load_state(self, path: Union[str, "os.PathLike[str]"], *, tenant: Optional[str] = None) -> int:
+        """Reads such a file into the prefix cache, so that prompts that begin alike do not compute that again; returns
+        the positions. A file of other weights or another numeric profile, or a damaged one, is refused."""
+        self._engine.check()
+        return self._engine.load_state(_inputs.tenant_bytes("tenant", tenant), _inputs.path_bytes("path", path))
+
     # ---------------------------------------------------------------------------------------------- inner parts
 
     def _prepare_chat(
@@ -448,14 +469,3 @@ class Stream(Iterator[StreamOutput]):
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-def _on_off(value: Any) -> Any:
-    return ("on" if value else "off") if isinstance(value, bool) else value
-
-
-def _setting(given: Any, variable: str, read: Callable[[str], Any]) -> Any:
-    if given is not None:
-        return given
-    text = os.environ.get(variable)
-    return read(text) if text else None

@@ -25,6 +25,9 @@ di_status di_check_features(const di_config *config, di_error *error);
  * values. *notes (may be NULL) as for di_config_load_environment. */
 di_status di_read_configuration(di_config *config, di_text *notes, di_error *error);
 
+/* The configuration of these options with environment and file; *config is the caller's, NULL on failure. */
+di_status di_read_options(const di_option *options, size_t option_count, di_config **config, di_error *error);
+
 /* Like di_open, from a configuration that is complete (file, environment and flags read). config is read during the
  * call only; the log (may be NULL) must outlive the engine. */
 di_status di_engine_open(const char *model, const di_config *config, di_log *log, di_engine **engine, di_error *error);

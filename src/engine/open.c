@@ -370,10 +370,8 @@ di_status di_engine_open(const char *model, const di_config *config, di_log *log
     return DI_OK;
 }
 
-di_status di_open(const char *model, const di_option *options, size_t option_count, di_engine **engine,
-                  di_error *error) {
-    if (!engine) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "engine", "engine is NULL");
-    *engine = NULL;
+di_status di_read_options(const di_option *options, size_t option_count, di_config **out, di_error *error) {
+    *out = NULL;
     if (option_count && !options) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "options", "options is NULL");
     di_config *config = di_config_new();
     if (!config) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the configuration");
@@ -385,6 +383,19 @@ di_status di_open(const char *model, const di_option *options, size_t option_cou
             status = di_config_set(config, options[i].name, options[i].value, DI_CONFIG_FLAG, error);
     }
     if (status == DI_OK) status = di_read_configuration(config, NULL, error);
+    if (status == DI_OK)
+        *out = config;
+    else
+        di_config_free(config);
+    return status;
+}
+
+di_status di_open(const char *model, const di_option *options, size_t option_count, di_engine **engine,
+                  di_error *error) {
+    if (!engine) return di_fail(error, DI_ERR_INVALID_ARGUMENT, "engine", "engine is NULL");
+    *engine = NULL;
+    di_config *config = NULL;
+    di_status status = di_read_options(options, option_count, &config, error);
     if (status == DI_OK) status = di_engine_open(model, config, NULL, engine, error);
     di_config_free(config);
     return status;

@@ -6,7 +6,9 @@ import asyncio
 import json
 import math
 import os
+import pathlib
 import pickle
+import shutil
 import signal
 import struct
 import subprocess
@@ -171,6 +173,28 @@ class SameAsTheProgram(Engines):
                 self.assertEqual(prompt.endswith("<think>"), thinking)
                 self.assertEqual("Reasoning Effort: 100" in prompt, thinking)
                 self.assertFalse(llm.chat(question, GREEDY, thinking=False)[0].prompt.endswith("<think>"))
+
+    def test_tools(self):
+        tools = [{"type": "function", "function": {"name": "water_plants", "parameters": {"type": "object"}}}]
+        question = [{"role": "user", "content": "Hello"}]
+        line = self.ok(
+            "generate",
+            NANO,
+            "--json",
+            stdin=common.jsonl(
+                {
+                    "messages": question,
+                    "tools": tools,
+                    "thinking": False,
+                    "sampling_params": {"temperature": 0, "max_tokens": 8, "ignore_eos": True, "logits_hash": True},
+                }
+            ),
+        ).lines()[0]
+        with LLM(NANO, max_model_len=2048) as llm:
+            output = llm.chat(question, GREEDY, tools=tools, thinking=False)[0]
+        self.assertIn("water_plants", output.prompt)
+        self.assertEqual(output.outputs[0].logits_hash, line["choices"][0]["logits_hash"])
+        self.assertEqual(output.usage.prompt_tokens, line["usage"]["prompt_tokens"])
 
     def test_score(self):
         for prompt in ("Hello there", [5, 6, 7, 8], [9]):
@@ -401,6 +425,60 @@ with LLM(sys.argv[1], max_model_len=64, cache_ram=0) as llm:
             self.assertLess(resident, 16 << 20)
 
 
+class States(Engines):
+    def test_saved_and_loaded(self):
+        prompt = list(range(5, 205))
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "state")
+            with LLM(NANO, max_model_len=512) as llm:
+                cold = llm.generate(prompt_token_ids=prompt, sampling_params=GREEDY)[0]
+                self.assertEqual(cold.usage.cached_tokens, 0)
+                held = llm.save_state(path, prompt)
+                self.assertEqual(held, len(prompt) - 1)
+                whole = llm.save_state(str(path) + ".whole", cold.prompt_token_ids + cold.outputs[0].token_ids)
+                self.assertGreater(whole, held)
+                llm.generate(prompt_token_ids=prompt, sampling_params=GREEDY, tenant="ours")
+                self.assertEqual(llm.save_state(path, prompt, tenant="ours"), held)
+                self.refused(ValueError, None, "", llm.save_state, path, prompt, tenant="theirs")
+            with LLM(NANO, max_model_len=512) as llm:
+                self.assertEqual(llm.load_state(path), held)
+                warm = llm.generate(prompt_token_ids=prompt, sampling_params=GREEDY)[0]
+                self.assertEqual(warm.usage.cached_tokens, held)
+                self.assertEqual(warm.outputs[0].logits_hash, cold.outputs[0].logits_hash)
+                self.assertEqual(warm.outputs[0].token_ids, cold.outputs[0].token_ids)
+                other = llm.generate(prompt_token_ids=prompt, sampling_params=GREEDY, tenant="ours")[0]
+                self.assertEqual(other.usage.cached_tokens, 0)
+            asyncio.run(self.with_asyncio(path, prompt, held))
+
+    async def with_asyncio(self, path, prompt, held):
+        async with await AsyncLLM.open(NANO, max_model_len=512) as engine:
+            self.assertEqual(await engine.load_state(path), held)
+            self.assertEqual(await engine.save_state(path, prompt), held)
+
+    def test_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "state")
+            self.refused(ValueError, None, "cache", self.llm.save_state, path, [600, 601, 602])
+            self.refused(ValueError, "prompt", "empty", self.llm.save_state, path, [])
+            self.refused(ValueError, None, "nowhere", self.llm.load_state, "/nowhere/state")
+            self.refused(ValueError, "path", "empty", self.llm.load_state, "")
+            self.refused(TypeError, None, "path", self.llm.load_state, 5)
+            self.refused(TypeError, None, "path", self.llm.save_state, b"x", [5])
+            self.refused(TypeError, None, "tenant", self.llm.load_state, path, tenant=5)
+            prompt = list(range(5, 105))
+            self.llm.generate(prompt_token_ids=prompt, sampling_params=GREEDY)
+            self.llm.save_state(path, prompt)
+            data = bytearray(pathlib.Path(path).read_bytes())
+            data[len(data) // 2] ^= 4
+            pathlib.Path(path).write_bytes(data)
+            with self.assertRaises((ValueError, RuntimeError)) as caught:
+                self.llm.load_state(path)
+            self.assertIn(path, str(caught.exception))
+            with LLM(TINY, max_model_len=512) as other, self.assertRaises((ValueError, RuntimeError)) as caught:
+                other.load_state(path)
+            self.assertIn(path, str(caught.exception))
+
+
 class Faults(Engines):
     def test_parameters_of_sampling(self):
         for name, value, kind, says in [
@@ -482,7 +560,7 @@ class Faults(Engines):
             ),
             (TypeError, None, "messages", chat, ("Hello",)),
             (TypeError, None, "messages[0]", chat, ([5],)),
-            (ValueError, "messages", "empty", chat, ([],)),
+            (ValueError, "messages", "Empty input messages", chat, ([],)),
             (ValueError, "messages[0].role", "wizard", chat, ([{"role": "wizard"}],)),
             (
                 ValueError,
@@ -498,7 +576,8 @@ class Faults(Engines):
             with self.subTest(says=says, arguments=arguments):
                 self.refused(kind, param, says, call, *arguments)
         hello = [{"role": "user", "content": "Hello"}]
-        self.refused(ValueError, "tools", "not available", chat, hello, tools=[{"type": "function"}])
+        self.refused(ValueError, "tools[0].function", "absent", chat, hello, tools=[{"type": "function"}])
+        self.refused(TypeError, None, "JSON", chat, hello, tools=[b"x"])
         self.refused(ValueError, "reasoning_effort", "enormous", chat, hello, reasoning_effort="enormous")
         self.refused(ValueError, "messages[0].role", "messages[1]: ", chat, [hello, [{"role": "x"}]])
         self.refused(ValueError, "continue_final_message", "assistant", chat, hello, continue_final_message=True)
@@ -547,6 +626,41 @@ print(llm.max_model_len, llm.generate("a", SamplingParams(max_tokens=1))[0].seed
         self.assertEqual(done.stdout.split()[-1], TINY, done.stderr)
         done = python_case.python(code, DEEPINFER_CONTEXTS="77")
         self.assertIn("DEEPINFER_CONTEXTS", done.stderr)
+
+    def test_a_file_of_options(self):
+        question = [{"role": "user", "content": "Hello"}]
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "options")
+            pathlib.Path(path).write_text(
+                f"model = {NANO}\nseed = 11\nthinking = on\neffort = max\ncontext = 500\nmax-seqs = 3\n"
+            )
+            with LLM(config=path) as llm:
+                self.assertEqual((llm.info.path, llm.max_model_len), (NANO, 500))
+                self.assertEqual(llm.generate("Hello", SamplingParams(max_tokens=1))[0].seed, 11)
+                self.assertEqual(llm.generate("Hello", SamplingParams(max_tokens=1, seed=12))[0].seed, 12)
+                prompt = llm.chat(question, GREEDY)[0].prompt
+                self.assertTrue(prompt.endswith("<think>") and "Reasoning Effort: 100" in prompt)
+            # A parameter is stronger than a variable, and a variable stronger than the file.
+            code = """
+import sys
+from deepinfer import LLM, SamplingParams
+llm = LLM(config=sys.argv[1], **eval(sys.argv[2]))
+talk = llm.chat([{"role": "user", "content": "Hello"}], SamplingParams(max_tokens=1))[0]
+print(talk.seed, talk.prompt.endswith("<think>"))
+"""
+            done = python_case.python(code, path, "{}", DEEPINFER_SEED="21", DEEPINFER_THINKING="off")
+            self.assertEqual(done.stdout.split(), ["21", "False"], done.stderr)
+            done = python_case.python(code, path, "{'seed': 31}", DEEPINFER_SEED="21")
+            self.assertEqual(done.stdout.split(), ["31", "True"], done.stderr)
+            pathlib.Path(path).write_text("generation-config = model\n")
+            model = os.path.join(folder, "model")
+            shutil.copytree(NANO, model, ignore=shutil.ignore_patterns("golden"))
+            pathlib.Path(model, "generation_config.json").write_text('{"temperature": 0.25, "top_p": 0.5}')
+            with LLM(model, config=path) as llm:
+                params = llm.get_default_sampling_params()
+                self.assertEqual((params.temperature, params.top_p), (0.25, 0.5))
+            pathlib.Path(path).write_text("sede = 1\n")
+            self.refused(ValueError, None, "did you mean", LLM, NANO, config=path)
 
     def test_a_model_without_a_tokenizer(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,9 @@
 
 #include <deepinfer.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static di_engine *engine;
 
@@ -37,6 +39,48 @@ static void options_of_an_engine(void **state) {
     assert_false(has_option("temperature"));
     assert_false(has_option("output"));
     assert_null(di_option_name(SIZE_MAX));
+}
+
+static void check_value(const di_option *options, size_t count, const char *name, const char *wanted) {
+    char *value = NULL;
+    di_error error = {0};
+    if (di_option_value(options, count, name, &value, &error) != DI_OK) fail_msg("%s", error.message);
+    assert_string_equal(value, wanted);
+    di_free(value);
+}
+
+static void refuse_value(const di_option *options, size_t count, const char *name, const char *says) {
+    char *value = (char *)"untouched";
+    di_error error = {0};
+    assert_int_not_equal(di_option_value(options, count, name, &value, &error), DI_OK);
+    assert_null(value);
+    assert_non_null(strstr(error.message, says));
+}
+
+static void values_of_options(void **state) {
+    (void)state;
+    char path[] = "/tmp/deepinfer-bindings-XXXXXX";
+    int file = mkstemp(path);
+    static const char text[] = "seed = 7\nthinking = off\nmax-seqs = 3\n";
+    assert_int_equal(write(file, text, sizeof text - 1), sizeof text - 1);
+    close(file);
+    const di_option options[] = {{"config", path}, {"thinking", "on"}};
+    check_value(NULL, 0, "max-seqs", "64");
+    check_value(NULL, 0, "seed", "");
+    check_value(options, 2, "seed", "7");
+    check_value(options, 2, "max-seqs", "3");
+    check_value(options, 2, "thinking", "on");
+    setenv("DEEPINFER_MAX_SEQS", "5", 1);
+    check_value(options, 2, "max-seqs", "5");
+    setenv("DEEPINFER_MAX_SEQS", "many", 1);
+    refuse_value(options, 2, "seed", "max-seqs");
+    unsetenv("DEEPINFER_MAX_SEQS");
+    refuse_value(options, 2, "sed", "did you mean \"seed\"?");
+    refuse_value(options, 2, NULL, "name");
+    refuse_value(NULL, 1, "seed", "options");
+    unlink(path);
+    refuse_value(options, 2, "seed", path);
+    assert_int_equal(di_option_value(NULL, 0, "seed", NULL, NULL), DI_ERR_INVALID_ARGUMENT);
 }
 
 static void refuse(const char *json, size_t length, di_status status, const char *param) {
@@ -69,8 +113,8 @@ static void conversations(void **state) {
     refuse("[]", DI_ZSTRING, DI_ERR_INVALID_ARGUMENT, "json");
     refuse("{}", DI_ZSTRING, DI_ERR_INVALID_ARGUMENT, "messages");
     refuse("{\"messages\": [], \"thinkin\": true}", DI_ZSTRING, DI_ERR_INVALID_ARGUMENT, "thinkin");
-    refuse("{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", DI_ZSTRING, DI_ERR_UNSUPPORTED,
-           "messages[0].role");
+    refuse("{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", DI_ZSTRING, DI_ERR_INVALID_ARGUMENT,
+           "messages[0].tool_call_id");
     refuse(NULL, 0, DI_ERR_INVALID_ARGUMENT, "json");
     assert_int_equal(di_render_chat(NULL, talk, DI_ZSTRING, &prompt, NULL), DI_ERR_INVALID_ARGUMENT);
     assert_int_equal(di_render_chat(engine, talk, DI_ZSTRING, NULL, NULL), DI_ERR_INVALID_ARGUMENT);
@@ -102,6 +146,7 @@ static void log_probabilities(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_of_an_engine),
+        cmocka_unit_test(values_of_options),
         cmocka_unit_test(conversations),
         cmocka_unit_test(log_probabilities),
     };
