@@ -164,6 +164,14 @@ static bool read_stream(di_call *call) {
 
 static bool read_logprobs(di_call *call) {
     int64_t best = -1;
+    const di_json *include = call->endpoint == DI_ENDPOINT_RESPONSES ? di_field_get(call->body, "include") : NULL;
+    for (const di_json *item = include ? include->first : NULL; item; item = item->next) {
+        if (item->type != DI_JSON_STRING)
+            return fail(call, DI_ERR_INVALID_ARGUMENT, "include", "include must be a list of strings");
+        if (di_json_string_is(item, "message.output_text.logprobs"))
+            return fail(call, DI_ERR_UNSUPPORTED, "include",
+                        "include: message.output_text.logprobs is not available; chat completions have logprobs");
+    }
     if (call->endpoint == DI_ENDPOINT_COMPLETIONS) {
         read_int(call->body, "logprobs", &best);
     } else if (call->endpoint == DI_ENDPOINT_CHAT) {
@@ -194,6 +202,8 @@ static bool read_max_tokens(di_call *call) {
         read_int(body, "max_tokens", most);
     if (call->endpoint == DI_ENDPOINT_CHAT) read_int(body, "max_completion_tokens", most);
     read_int(body, "min_tokens", &call->sampling.min_tokens);
+    if (*most == 0 && !di_json_is_true(di_field_get(body, "echo")))
+        return fail(call, DI_ERR_INVALID_ARGUMENT, "max_tokens", "max_tokens can be 0 only with echo");
     if (*most >= 0 && call->sampling.min_tokens > *most)
         return fail(call, DI_ERR_INVALID_ARGUMENT, "min_tokens", "min_tokens must not be greater than max_tokens");
     return true;
@@ -386,7 +396,7 @@ static bool check_room(di_call *call) {
     for (uint32_t i = 0; i < call->prompt_count; i++) {
         const di_ids *ids = &call->ids[i];
         if (ids->failed) return no_memory(call);
-        if (ids->count < context) continue;
+        if (ids->count < context || (ids->count == context && call->sampling.max_tokens == 0)) continue;
         int64_t wanted = call->sampling.max_tokens > 0 ? call->sampling.max_tokens : 1;
         static const char *const params[DI_ENDPOINT_COUNT] = {
             [DI_ENDPOINT_COMPLETIONS] = "prompt", [DI_ENDPOINT_RESPONSES] = "input"};

@@ -125,7 +125,8 @@ static void write_output(const di_reply *reply, di_json_writer *writer) {
             at.kind = DI_ITEM_CALL;
             at.call = &answer->calls[call++];
         }
-        write_item(reply, writer, &at, cut && i + 1 == count ? "incomplete" : "completed", false);
+        bool whole = i + 1 < count || (at.call && at.call->complete);
+        write_item(reply, writer, &at, cut && !whole ? "incomplete" : "completed", false);
     }
     di_json_array_end(writer);
 }

@@ -241,33 +241,71 @@ static bool same_key(const di_json *a, const di_json *b) {
     return a->key_length == b->key_length && memcmp(a->key, b->key, a->key_length) == 0;
 }
 
-/* Members are few in an honest body; a body with very many names is refused before the quadratic search for
- * duplicates costs anything. */
+/* Members are few in an honest body; an object with very many is refused before the quadratic search for duplicates
+ * costs anything. */
 enum { MEMBERS_MAX = 256 };
 
-static di_status check_object(const check *c, const char *prefix, const di_json *object) {
+static di_status check_members(const check *c, const char *path, const di_json *object) {
     if (object->count > MEMBERS_MAX)
-        return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, prefix, "%s has %u members; at most %d are allowed",
-                       *prefix ? prefix : "the body", object->count, MEMBERS_MAX);
-    for (const di_json *member = object->first; member; member = member->next) {
-        char path[sizeof c->error->param];
-        int length = snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", member->key);
-        bool printable = length < (int)sizeof path && strlen(member->key) == member->key_length;
+        return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, path, "%s has %u members; at most %d are allowed",
+                       *path ? path : "the body", object->count, MEMBERS_MAX);
+    for (const di_json *member = object->first; member; member = member->next)
         for (const di_json *earlier = object->first; earlier != member; earlier = earlier->next)
-            if (same_key(earlier, member))
-                return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, path, "%s is given twice", path);
-        const di_field *field = printable ? find_row(c->endpoint, path) : NULL;
-        di_status status = DI_OK;
-        if (!field)
-            status = unknown_field(c, path);
-        else if (member->type != DI_JSON_NULL) {
-            status = check_value(field, member, c->config, c->error);
-            if (status == DI_OK && member->type == DI_JSON_OBJECT && has_rows_inside(c->endpoint, path))
-                status = check_object(c, path, member);
-        }
-        if (status != DI_OK) return status;
-    }
+            if (same_key(earlier, member)) {
+                char twice[sizeof c->error->param];
+                snprintf(twice, sizeof twice, "%s%s%s", path, *path ? "." : "", member->key);
+                return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, twice, "%s is given twice", twice);
+            }
     return DI_OK;
+}
+
+/* What is only handed on: schemas and arguments of tools, and what the client calls its own. */
+static bool is_handed_on(const di_json *member) {
+    static const char *const names[] = {"parameters", "input_schema", "schema", "arguments", "input", "metadata"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(member->key, names[i]) == 0 && member->type == DI_JSON_OBJECT) return true;
+    return false;
+}
+
+/* Objects inside a value that no row looks into: messages, tools. The reader has bounded the depth. */
+static di_status check_inside(const check *c, const char *path, const di_json *value) { /* NOLINT(misc-no-recursion) */
+    bool object = value->type == DI_JSON_OBJECT;
+    di_status status = object ? check_members(c, path, value) : DI_OK;
+    size_t index = 0;
+    if (!object && value->type != DI_JSON_ARRAY) return DI_OK;
+    for (const di_json *item = value->first; item && status == DI_OK; item = item->next, index++) {
+        if (item->type != DI_JSON_OBJECT && item->type != DI_JSON_ARRAY) continue;
+        if (object && is_handed_on(item)) continue;
+        char inner[sizeof c->error->param];
+        if (object)
+            snprintf(inner, sizeof inner, "%s.%s", path, item->key);
+        else
+            snprintf(inner, sizeof inner, "%s[%zu]", path, index);
+        status = check_inside(c, inner, item);
+    }
+    return status;
+}
+
+static di_status check_object(const check *c, const char *prefix, const di_json *object);
+
+static di_status check_member(const check *c, const char *prefix, const di_json *member) {
+    char path[sizeof c->error->param];
+    int length = snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", member->key);
+    bool printable = length < (int)sizeof path && strlen(member->key) == member->key_length;
+    const di_field *field = printable ? find_row(c->endpoint, path) : NULL;
+    if (!field) return unknown_field(c, path);
+    if (member->type == DI_JSON_NULL) return DI_OK;
+    di_status status = check_value(field, member, c->config, c->error);
+    if (status != DI_OK || field->use == DI_FIELD_IGNORED) return status;
+    if (member->type == DI_JSON_OBJECT && has_rows_inside(c->endpoint, path)) return check_object(c, path, member);
+    return is_handed_on(member) ? DI_OK : check_inside(c, path, member);
+}
+
+static di_status check_object(const check *c, const char *prefix, const di_json *object) {
+    di_status status = check_members(c, prefix, object);
+    for (const di_json *member = object->first; member && status == DI_OK; member = member->next)
+        status = check_member(c, prefix, member);
+    return status;
 }
 
 di_status di_fields_check(di_endpoint endpoint, const di_json *body, const di_config *config, bool strict,
