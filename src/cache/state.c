@@ -274,6 +274,12 @@ static di_status refuse(di_error *error, const char *field, const char *why) {
     return di_fail(error, DI_ERR_FORMAT, field, "state object: %s: %s", field, why);
 }
 
+static uint32_t required_parts(const di_state_layout *layout) {
+    uint32_t count = 0;
+    while (count < layout->part_count && layout->parts[count].required) count++;
+    return count;
+}
+
 static di_status check_header(const di_state *state, const char *bytes, size_t length, di_error *error) {
     if (length < HEADER_BYTES || memcmp(bytes, MAGIC, sizeof MAGIC) != 0)
         return refuse(error, "magic", "these bytes are not a state object");
@@ -284,7 +290,8 @@ static di_status check_header(const di_state *state, const char *bytes, size_t l
     if (memcmp(bytes + PROFILE_AT, expected + PROFILE_AT, 64) != 0)
         return refuse(error, "profile", "made with another numeric profile");
     if (memcmp(bytes + 32, expected + 32, 8) != 0) return refuse(error, "digest", "made with other weights");
-    if (memcmp(bytes + 12, expected + 12, 4) != 0) return refuse(error, "parts", "made for another state layout");
+    if (get_u64(bytes + 8) >> 32 < required_parts(di_model_layout(state->model)))
+        return refuse(error, "parts", "made for another state layout");
     if (get_u64(bytes + BODY_BYTES_AT) != length - HEADER_BYTES)
         return refuse(error, "length", "the object is cut off or has bytes behind it");
     if (get_u64(bytes + CHECKSUM_AT) != checksum(bytes, bytes + HEADER_BYTES, length - HEADER_BYTES))
@@ -294,25 +301,49 @@ static di_status check_header(const di_state *state, const char *bytes, size_t l
     return DI_OK;
 }
 
-static di_status read_parts(di_state *state, const char *bytes, size_t length, di_error *error) {
+/* The part that begins at bytes[*at]; false if it has another size. */
+static bool read_part(di_state *state, const di_state_part *part, const char *bytes, size_t length, size_t *at) {
+    di_backend *backend = backend_of(state);
+    uint64_t entries = entries_of(part, state->view.committed), size = entries * part->entry_bytes, run;
+    if (length - *at < 8 || get_u64(bytes + *at) != size || length - *at - 8 < size) return false;
+    *at += 8;
+    for (uint64_t i = 0; i < entries; i += run) {
+        di_buffer to;
+        run = run_of(state, part, i, entries - i);
+        if (locate(state, part, i, &to))
+            backend->ops->write(backend, to, bytes + *at + i * part->entry_bytes, run * part->entry_bytes);
+    }
+    *at += size;
+    return true;
+}
+
+/* What stands behind the required parts: as many parts as this layout has, which are read, or another number, none
+ * included, which are passed over; this layout's own are then missing. */
+static bool read_optional(di_state *state, const char *bytes, size_t length, size_t at) {
     const di_state_layout *layout = di_model_layout(state->model);
     di_backend *backend = backend_of(state);
-    size_t at = HEADER_BYTES;
-    for (uint32_t p = 0; p < layout->part_count; p++) {
-        const di_state_part *part = &layout->parts[p];
-        uint64_t entries = entries_of(part, state->view.committed), size = entries * part->entry_bytes, run;
-        if (length - at < 8 || get_u64(bytes + at) != size || length - at - 8 < size)
-            return refuse(error, part->name, "wrong size");
-        at += 8;
-        for (uint64_t i = 0; i < entries; i += run) {
-            di_buffer to;
-            run = run_of(state, part, i, entries - i);
-            if (locate(state, part, i, &to))
-                backend->ops->write(backend, to, bytes + at + i * part->entry_bytes, run * part->entry_bytes);
-        }
-        at += size;
+    uint32_t required = required_parts(layout), found = 0;
+    for (size_t next = at; next < length; found++) {
+        if (length - next < 8 || length - next - 8 < get_u64(bytes + next)) return false;
+        next += 8 + get_u64(bytes + next);
     }
-    return at == length ? DI_OK : refuse(error, "length", "bytes behind the last part");
+    for (uint32_t p = required; p < layout->part_count; p++) {
+        const di_state_part *part = &layout->parts[p];
+        backend->ops->fill(backend, di_buffer_at(state->view.rolling, part->offset), 0,
+                           (uint64_t)part->slots * part->entry_bytes);
+        if (found == layout->part_count - required && !read_part(state, part, bytes, length, &at)) return false;
+    }
+    return true;
+}
+
+static di_status read_parts(di_state *state, const char *bytes, size_t length, di_error *error) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    uint32_t required = required_parts(layout);
+    size_t at = HEADER_BYTES;
+    for (uint32_t p = 0; p < required; p++)
+        if (!read_part(state, &layout->parts[p], bytes, length, &at))
+            return refuse(error, layout->parts[p].name, "wrong size");
+    return read_optional(state, bytes, length, at) ? DI_OK : refuse(error, "length", "bytes behind the last part");
 }
 
 di_status di_state_restore(di_state *state, const char *bytes, size_t length, di_error *error) {
@@ -334,7 +365,7 @@ di_status di_state_restore(di_state *state, const char *bytes, size_t length, di
 uint64_t di_state_layout_id(const di_model *model) {
     const di_state_layout *layout = di_model_layout(model);
     uint64_t id = layout->page_tokens;
-    for (uint32_t i = 0; i < layout->part_count; i++) {
+    for (uint32_t i = 0; i < layout->part_count && layout->parts[i].required; i++) {
         const di_state_part *p = &layout->parts[i];
         const uint32_t numbers[] = {p->kind, p->decoder, p->entry_bytes, p->tokens_per_entry, p->slots};
         id = XXH64(p->name, strlen(p->name), id);
@@ -348,6 +379,15 @@ static uint64_t page_entries(const di_state *state, const di_state_part *part, u
     uint64_t page_tokens = di_model_layout(state->model)->page_tokens, from = index * page_tokens;
     uint64_t here = (uint64_t)state->view.committed - from;
     return (here < page_tokens ? here : page_tokens) / part->tokens_per_entry;
+}
+
+static uint64_t block_bytes(const di_state *state, uint32_t index) {
+    const di_state_layout *layout = di_model_layout(state->model);
+    uint64_t bytes = 0;
+    for (uint32_t p = 0; p < layout->part_count; p++)
+        if (layout->parts[p].kind == DI_PART_PAGED)
+            bytes += page_entries(state, &layout->parts[p], index) * layout->parts[p].entry_bytes;
+    return bytes;
 }
 
 void di_state_write_block(const di_state *state, uint32_t index, di_text *out) {
@@ -366,10 +406,12 @@ void di_state_write_rest(const di_state *state, int32_t decoder_low, di_text *ou
     const di_state_layout *layout = di_model_layout(state->model);
     di_state view = *state; /* the same memory seen with another limit of the decoder rings */
     view.view.decoder_low = decoder_low;
-    for (uint32_t p = 0; p < layout->part_count; p++)
+    uint32_t required = required_parts(layout);
+    for (uint32_t p = 0; p < required; p++)
         if (layout->parts[p].kind != DI_PART_PAGED) write_part(&view, &layout->parts[p], out);
     if ((uint32_t)state->view.committed % layout->page_tokens)
         di_state_write_block(state, (uint32_t)state->view.committed / layout->page_tokens, out);
+    for (uint32_t p = required; p < layout->part_count; p++) write_part(&view, &layout->parts[p], out);
 }
 
 di_status di_state_begin(di_state *state, uint32_t position, int32_t decoder_low, di_error *error) {
@@ -398,21 +440,15 @@ bool di_state_read_block(di_state *state, uint32_t index, const char *bytes, siz
 
 bool di_state_read_rest(di_state *state, const char *bytes, size_t length) {
     const di_state_layout *layout = di_model_layout(state->model);
-    di_backend *backend = backend_of(state);
+    uint32_t required = required_parts(layout), page = (uint32_t)state->view.committed / layout->page_tokens;
     size_t at = 0;
-    for (uint32_t p = 0; p < layout->part_count; p++) {
-        const di_state_part *part = &layout->parts[p];
-        if (part->kind == DI_PART_PAGED) continue;
-        uint64_t size = (uint64_t)part->slots * part->entry_bytes;
-        if (length - at < 8 || get_u64(bytes + at) != size || length - at - 8 < size) return false;
-        at += 8;
-        for (uint64_t i = 0; i < part->slots; i++) {
-            di_buffer to;
-            if (locate(state, part, i, &to))
-                backend->ops->write(backend, to, bytes + at + i * part->entry_bytes, part->entry_bytes);
-        }
+    for (uint32_t p = 0; p < required; p++)
+        if (layout->parts[p].kind != DI_PART_PAGED && !read_part(state, &layout->parts[p], bytes, length, &at))
+            return false;
+    if ((uint32_t)state->view.committed % layout->page_tokens) {
+        uint64_t size = block_bytes(state, page);
+        if (length - at < size || !di_state_read_block(state, page, bytes + at, size)) return false;
         at += size;
     }
-    if (!((uint32_t)state->view.committed % layout->page_tokens)) return at == length;
-    return di_state_read_block(state, (uint32_t)state->view.committed / layout->page_tokens, bytes + at, length - at);
+    return read_optional(state, bytes, length, at);
 }

@@ -9,6 +9,8 @@
  *     paged  floor(H / tokens_per_entry) entries, ascending
  *     ring   `slots` entries for positions H - slots .. H-1; positions below max(0, low) are zero
  *     open   `slots` entries, H mod tokens_per_entry of them valid, the rest zero
+ *   Optional parts come last. A state takes an object without them (they are missing then) or with others than its own
+ *   (which are passed over), so that states move between engines with and without a draft head.
  * All little-endian. Owner: the sequence. Engine thread only.
  */
 #ifndef DI_CACHE_STATE_H
@@ -48,8 +50,9 @@ di_page *di_state_page(di_state *state, uint32_t index); /* borrowed */
 di_status di_state_fork(di_state *from, di_state *to, di_error *error);
 
 /* The serialised form in pieces, for the disk tier: one complete page (every paged part's entries), and the rest at
- * position H (ring and open parts, then the paged entries of the unfinished page). decoder_low: what the decoder rings
- * hold; H for none. Reading needs the state's length set by di_state_begin and checks sizes; false if they differ. */
+ * position H (ring and open parts, the paged entries of the unfinished page, then optional parts as above).
+ * decoder_low: what the decoder rings hold; H for none. Reading needs the state's length set by di_state_begin and
+ * checks sizes; false if they differ. */
 void di_state_write_block(const di_state *state, uint32_t index, di_text *out);
 void di_state_write_rest(const di_state *state, int32_t decoder_low, di_text *out);
 /* A fresh state becomes one of `position` positions with pages of its own, contents still to be read. */
@@ -57,10 +60,10 @@ di_status di_state_begin(di_state *state, uint32_t position, int32_t decoder_low
 bool di_state_read_block(di_state *state, uint32_t index, const char *bytes, size_t length);
 bool di_state_read_rest(di_state *state, const char *bytes, size_t length);
 
-/* Names the layout: equal for two models only if their serialised states mean the same. */
+/* Names the layout: equal for two models only if the required parts of their serialised states mean the same. */
 uint64_t di_state_layout_id(const di_model *model);
 
-/* Bytes of the serialised form at this position. */
+/* Bytes of the serialised form at this position, optional parts included. */
 uint64_t di_state_serialised_bytes(const di_model *model, uint32_t position);
 di_status di_state_serialise(const di_state *state, di_text *out, di_error *error);
 /* Refuses another profile, other weights, wrong sizes or checksums. The state's previous content is lost. */
