@@ -121,8 +121,8 @@ static void keep(chat *c) {
 /* An answer while it is written. */
 typedef struct answer {
     chat *chat;
-    di_splitter splitter;
-    di_text reasoning, content; /* whole, so far */
+    di_parser *parser;
+    di_answer parts; /* whole, so far */
     size_t shown_reasoning, shown_content;
     di_event last;
 } answer;
@@ -130,23 +130,23 @@ typedef struct answer {
 /* Shows what was added. Reasoning is dim on a terminal; elsewhere it goes to stderr, apart from the answer. */
 static di_status show(answer *a, di_error *error) {
     const chat *c = a->chat;
-    size_t more = a->reasoning.length - a->shown_reasoning;
+    size_t more = a->parts.reasoning.length - a->shown_reasoning;
     if (more && c->colour) {
         di_status status = a->shown_reasoning ? DI_OK : di_cli_write("\033[2m", 4, error);
-        if (status == DI_OK) status = di_cli_write(a->reasoning.data + a->shown_reasoning, more, error);
+        if (status == DI_OK) status = di_cli_write(a->parts.reasoning.data + a->shown_reasoning, more, error);
         if (status != DI_OK) return status;
     } else if (more && !c->cli->quiet) {
-        fwrite(a->reasoning.data + a->shown_reasoning, 1, more, stderr);
+        fwrite(a->parts.reasoning.data + a->shown_reasoning, 1, more, stderr);
     }
     a->shown_reasoning += more;
-    more = a->content.length - a->shown_content;
+    more = a->parts.content.length - a->shown_content;
     if (!more) return DI_OK;
     if (!a->shown_content && a->shown_reasoning) {
         di_status status = c->colour ? di_cli_write("\033[0m\n\n", 6, error) : DI_OK;
         if (status != DI_OK) return status;
         if (!c->colour && !c->cli->quiet) fputs("\n\n", stderr);
     }
-    di_status status = di_cli_write(a->content.data + a->shown_content, more, error);
+    di_status status = di_cli_write(a->parts.content.data + a->shown_content, more, error);
     a->shown_content += more;
     return status;
 }
@@ -171,11 +171,15 @@ static di_status follow(answer *a, di_request *request, di_error *error) {
         }
         di_event event;
         if (!di_request_next(request, INTERRUPT_MS, &event)) continue;
-        if (event.kind == DI_EVENT_TOKEN)
-            di_splitter_push(&a->splitter, event.token_id, event.text, event.text_length, &a->reasoning, &a->content);
-        if (event.kind == DI_EVENT_FINISH)
-            di_splitter_finish(&a->splitter, event.text, event.text_length, &a->reasoning, &a->content);
-        if (a->reasoning.failed || a->content.failed)
+        if (event.kind == DI_EVENT_TOKEN) di_parser_push(a->parser, event.token_id, event.text, event.text_length);
+        if (event.kind == DI_EVENT_FINISH) {
+            di_parser_end end;
+            di_output_end how = di_output_end_of(event.finish_reason, event.stop_string);
+            di_parser_push(a->parser, -1, event.text, event.text_length);
+            di_status parsed = di_parser_finish(a->parser, how, &end, status == DI_OK ? error : NULL);
+            if (status == DI_OK) status = parsed;
+        }
+        if (a->parts.failed && status == DI_OK)
             status = di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the answer");
         if (status == DI_OK) status = show(a, error);
         if (status != DI_OK) di_request_cancel(request);
@@ -197,12 +201,14 @@ static di_status ask(chat *c, answer *a, di_request **request, di_error *error) 
     di_arena_reset(c->turn);
     di_status status = di_recipe_render(&c->recipe, &conversation, &c->options, c->turn, &prompt, error);
     if (status != DI_OK) return status;
-    di_splitter_init(&a->splitter, &c->recipe, prompt.start);
+    const di_parser_options parsing = {.on_part = di_answer_take, .arg = &a->parts};
+    a->parser = di_parser_new(&c->recipe, &conversation, &prompt, &parsing);
+    if (!a->parser) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the answer");
     di_request_params_default(&params);
     params.segments = prompt.request;
     params.segment_count = prompt.count;
     params.sampling = c->sampling;
-    if (a->splitter.reasoning) params.stop_arm_token_id = c->recipe.ids[DI_CONTROL_THINK_END];
+    params.stop_arm_token_id = prompt.stop_arm_token_id;
     return di_submit(c->engine, &params, request, error);
 }
 
@@ -224,14 +230,14 @@ static di_status answer_to(chat *c, const char *text, size_t length, di_error *e
         di_cli_footer(c->cli, &a.last);
         if (c->stopped) di_cli_note(c->cli, "(stopped)");
     }
-    if (status == DI_OK && a.content.length)
-        status = add_message(c, DI_ROLE_ASSISTANT, a.content.data, a.content.length, error);
+    if (status == DI_OK && a.parts.content.length)
+        status = add_message(c, DI_ROLE_ASSISTANT, a.parts.content.data, a.parts.content.length, error);
     else
         c->count = before;
     if (status == DI_OK && c->count > before) keep(c);
     di_request_free(request);
-    di_text_free(&a.reasoning);
-    di_text_free(&a.content);
+    di_parser_free(a.parser);
+    di_answer_free(&a.parts);
     return status;
 }
 

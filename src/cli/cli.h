@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "deepinfer.h"
-#include "recipe/recipe.h"
+#include "recipe/parser.h"
 #include "sampling/sampling.h"
 
 enum { DI_EXIT_OK = 0, DI_EXIT_FAILED = 1, DI_EXIT_USAGE = 2, DI_EXIT_INTERRUPTED = 130 };

@@ -23,7 +23,8 @@ void di_job_free(di_job *job) {
     di_request_free(job->request);
     for (int32_t i = 0; job->choices && i < job->sampling.n; i++) {
         di_text_free(&job->choices[i].text);
-        di_text_free(&job->choices[i].reasoning);
+        di_parser_free(job->choices[i].parser);
+        di_answer_free(&job->choices[i].answer);
         di_text_free(&job->choices[i].logprobs);
         di_ids_free(&job->choices[i].ids);
     }
@@ -76,20 +77,27 @@ static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engi
                            di_error *error) {
     di_recipe recipe;
     di_recipe_options options;
-    di_conversation conversation;
+    di_conversation *conversation = di_arena_zalloc(job->arena, sizeof *conversation);
     di_prompt *prompt = di_arena_zalloc(job->arena, sizeof *prompt);
-    if (!prompt) return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt");
+    if (!prompt || !conversation) return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt");
     di_status status = di_cli_recipe(cli, engine, &recipe, &options, error);
     if (status == DI_OK)
-        status = di_recipe_parse_request(job->arena, DI_FLAVOUR_CHAT, job->object, &conversation, &options, error);
-    if (status == DI_OK) status = di_recipe_render(&recipe, &conversation, &options, job->arena, prompt, error);
+        status = di_recipe_parse_request(job->arena, DI_FLAVOUR_CHAT, job->object, conversation, &options, error);
+    if (status == DI_OK) status = di_recipe_render(&recipe, conversation, &options, job->arena, prompt, error);
     if (status != DI_OK) return status;
     job->chat = true;
     params->segments = prompt->request;
     params->segment_count = prompt->count;
-    for (int32_t i = 0; i < job->sampling.n; i++) di_splitter_init(&job->choices[i].splitter, &recipe, prompt->start);
-    /* Stop strings belong to the answer, not to the reasoning before it. */
-    if (job->choices[0].splitter.reasoning) params->stop_arm_token_id = recipe.ids[DI_CONTROL_THINK_END];
+    params->stop_arm_token_id = prompt->stop_arm_token_id;
+    params->stop_disarm_token_id = prompt->stop_disarm_token_id;
+    for (int32_t i = 0; i < job->sampling.n; i++) {
+        di_choice *choice = &job->choices[i];
+        const di_parser_options parsing = {
+            .id_seed = job->line << 32 | (uint32_t)i, .on_part = di_answer_take, .arg = &choice->answer};
+        di_parser_free(choice->parser); /* of a try that found the queue full */
+        choice->parser = di_parser_new(&recipe, conversation, prompt, &parsing);
+        if (!choice->parser) return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the answer");
+    }
     return DI_OK;
 }
 
@@ -101,7 +109,8 @@ static di_status read_prompt(di_job *job, const di_cli *cli, di_engine *engine, 
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "prompt",
                        "give one of \"prompt\", \"token_ids\" and \"messages\"");
     if (messages) return read_chat(job, cli, engine, params, error);
-    static const char *const chat_only[] = {"tools", "tool_choice", "response_format", "thinking", "reasoning_effort"};
+    static const char *const chat_only[] = {"tools",    "tool_choice",      "parallel_tool_calls", "response_format",
+                                            "thinking", "reasoning_effort", "chat_template_kwargs"};
     for (size_t i = 0; i < sizeof chat_only / sizeof *chat_only; i++)
         if (di_json_get(job->object, chat_only[i]))
             return di_fail(error, DI_ERR_INVALID_ARGUMENT, chat_only[i], "\"%s\" goes with \"messages\" only",
@@ -133,9 +142,20 @@ static di_status read_priority(const di_job *job, di_request_params *params, di_
 }
 
 di_status di_job_submit(di_job *job, const di_cli *cli, di_engine *engine) {
-    static const char *const names[] = {
-        "id",       "prompt",           "token_ids",       "messages",        "tools",    "tool_choice",
-        "thinking", "reasoning_effort", "sampling_params", "response_format", "priority", NULL};
+    static const char *const names[] = {"id",
+                                        "prompt",
+                                        "token_ids",
+                                        "messages",
+                                        "tools",
+                                        "tool_choice",
+                                        "thinking",
+                                        "reasoning_effort",
+                                        "sampling_params",
+                                        "response_format",
+                                        "parallel_tool_calls",
+                                        "priority",
+                                        "chat_template_kwargs",
+                                        NULL};
     di_error *error = &job->fault;
     di_request_params params;
     di_request_params_default(&params);
@@ -189,6 +209,14 @@ static void add_logprobs(di_text *list, const di_event *event) {
     di_json_object_end(&writer);
 }
 
+static void finish_chat(di_job *job, di_choice *choice, const di_event *event) {
+    di_output_end how = di_output_end_of(event->finish_reason, event->stop_string);
+    di_parser_push(choice->parser, -1, event->text, event->text_length);
+    if (di_parser_finish(choice->parser, how, &choice->end, &job->fault) != DI_OK) job->done = true;
+    di_parser_free(choice->parser);
+    choice->parser = NULL;
+}
+
 void di_job_take(di_job *job, const di_event *event) {
     di_choice *choice = &job->choices[event->sample];
     switch (event->kind) {
@@ -200,15 +228,14 @@ void di_job_take(di_job *job, const di_event *event) {
     case DI_EVENT_TOKEN:
         di_ids_append(&choice->ids, event->token_id);
         if (job->chat)
-            di_splitter_push(&choice->splitter, event->token_id, event->text, event->text_length, &choice->reasoning,
-                             &choice->text);
+            di_parser_push(choice->parser, event->token_id, event->text, event->text_length);
         else
             di_text_append(&choice->text, event->text, event->text_length);
         if (job->sampling.logprobs >= 0) add_logprobs(&choice->logprobs, event);
         break;
     case DI_EVENT_FINISH:
         if (job->chat)
-            di_splitter_finish(&choice->splitter, event->text, event->text_length, &choice->reasoning, &choice->text);
+            finish_chat(job, choice, event);
         else
             di_text_append(&choice->text, event->text, event->text_length);
         choice->finish = event->finish_reason;
@@ -221,7 +248,7 @@ void di_job_take(di_job *job, const di_event *event) {
         if (event->status != DI_OK) job->fault = event->error;
         break;
     }
-    if (choice->ids.failed || choice->text.failed || choice->reasoning.failed || choice->logprobs.failed ||
+    if (choice->ids.failed || choice->text.failed || choice->answer.failed || choice->logprobs.failed ||
         job->prompt_logprobs.failed) {
         di_fail(&job->fault, DI_ERR_MEMORY, NULL, "out of memory for the result");
         job->done = true;
@@ -254,19 +281,42 @@ static void write_text(di_json_writer *writer, const char *key, const di_text *t
     di_json_string_n(writer, text->data ? text->data : "", text->length);
 }
 
+/* [{"id", "type": "function", "function": {"name", "arguments"}}, ...] as in the chat API */
+static void write_calls(di_json_writer *writer, const di_answer *answer) {
+    di_json_key(writer, "tool_calls");
+    di_json_array_begin(writer);
+    for (size_t i = 0; i < answer->call_count; i++) {
+        const di_answer_call *call = &answer->calls[i];
+        di_json_object_begin(writer);
+        di_json_key(writer, "id");
+        di_json_string(writer, call->id);
+        di_json_key(writer, "type");
+        di_json_string(writer, "function");
+        di_json_key(writer, "function");
+        di_json_object_begin(writer);
+        di_json_key(writer, "name");
+        di_json_string(writer, call->name);
+        write_text(writer, "arguments", &call->arguments);
+        di_json_object_end(writer);
+        di_json_object_end(writer);
+    }
+    di_json_array_end(writer);
+}
+
 static void write_choice(const di_job *job, di_json_writer *writer, int32_t index) {
     const di_choice *choice = &job->choices[index];
     di_json_object_begin(writer);
     di_json_key(writer, "index");
     di_json_integer(writer, index);
-    write_text(writer, "text", &choice->text);
+    write_text(writer, "text", job->chat ? &choice->answer.content : &choice->text);
     di_json_key(writer, "token_ids");
     di_json_array_begin(writer);
     for (size_t i = 0; i < choice->ids.count; i++) di_json_integer(writer, choice->ids.data[i]);
     di_json_array_end(writer);
     di_json_key(writer, "finish_reason");
-    di_json_string(writer, finish_name(choice->finish));
-    if (job->chat && choice->splitter.reasoning_tokens) write_text(writer, "reasoning", &choice->reasoning);
+    di_json_string(writer, job->chat ? di_answer_finish_name(choice->end.finish) : finish_name(choice->finish));
+    if (choice->end.reasoning_tokens) write_text(writer, "reasoning", &choice->answer.reasoning);
+    if (choice->answer.call_count) write_calls(writer, &choice->answer);
     if (job->sampling.logprobs >= 0) write_list(writer, "logprobs", &choice->logprobs);
     if (job->sampling.prompt_logprobs >= 0) write_list(writer, "prompt_logprobs", &job->prompt_logprobs);
     if (choice->has_hash) {
@@ -280,7 +330,7 @@ static void write_choice(const di_job *job, di_json_writer *writer, int32_t inde
 
 static void write_usage(const di_job *job, di_json_writer *writer) {
     uint64_t reasoning = 0;
-    for (int32_t i = 0; job->chat && i < job->sampling.n; i++) reasoning += job->choices[i].splitter.reasoning_tokens;
+    for (int32_t i = 0; job->chat && i < job->sampling.n; i++) reasoning += job->choices[i].end.reasoning_tokens;
     const struct {
         const char *key;
         uint64_t value;

@@ -8,12 +8,14 @@
 #include "cli/cli.h"
 
 typedef struct di_choice {
-    di_text text, reasoning, logprobs; /* logprobs: elements of a JSON array */
+    di_text text, logprobs; /* logprobs: elements of a JSON array */
     di_ids ids;
     di_finish_reason finish;
     bool has_hash;
     uint64_t hash;
-    di_splitter splitter; /* chat */
+    di_parser *parser; /* chat; NULL otherwise and once it has finished */
+    di_answer answer;  /* chat; `text` is empty then */
+    di_parser_end end;
 } di_choice;
 
 typedef struct di_job {

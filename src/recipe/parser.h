@@ -5,8 +5,9 @@
  * valid UTF-8, cut between characters. It holds back only what may still turn out to be markup (a bounded number of
  * bytes), and values of tool arguments that have to be checked as a whole.
  *
- * </think> and <think> count as marks when their token id says so (text that spells them is text); with token_id -1
- * the text alone decides. Tool markup is recognised in the text, since models misspell it with ordinary tokens.
+ * </think> and <think> count as marks when their token id says so (text that spells them is text); where no ids are
+ * known at all the text alone decides. Tool markup is recognised in the text, since models misspell it with ordinary
+ * tokens.
  *
  * Stop strings are the engine's (prompt.stop_arm_token_id). One thread a parser. Owner: whoever called di_parser_new.
  */
@@ -75,7 +76,7 @@ typedef struct di_parser_end {
     uint32_t stray_marks;    /* <think> and </think> where they have no meaning */
     uint32_t repeated_keys;  /* the last one counts */
     uint32_t repaired_calls; /* closed for the model, or values that were no JSON made strings */
-    uint64_t dropped_bytes;  /* text between and behind calls, and around JSON */
+    uint64_t dropped_bytes;  /* text behind calls and around JSON */
 } di_parser_end;
 
 typedef struct di_parser di_parser;
@@ -85,8 +86,8 @@ di_parser *di_parser_new(const di_recipe *recipe, const di_conversation *convers
                          const di_parser_options *options);
 void di_parser_free(di_parser *parser); /* NULL is allowed */
 
-/* One token and the text that became certain with it (possibly none). token_id -1: text of no known token, it counts
- * as none. */
+/* One token and the text that became certain with it (possibly none). token_id -1: text that came late, without a token
+ * (of the engine's FINISH event). */
 void di_parser_push(di_parser *parser, int32_t token_id, const char *text, size_t length);
 
 /* End of output; call once. DI_ERR_MEMORY when memory ran out at any time: what was emitted is incomplete. */

@@ -284,23 +284,4 @@ di_status di_recipe_encode(const di_tokenizer *tokenizer, const di_prompt *promp
 /* Positions that an image of this size in pixels takes in the prompt; 0 if a side is 0. */
 uint32_t di_recipe_image_positions(uint32_t width, uint32_t height);
 
-/* ---------------------------------------------------------------------------------------------- output */
-
-/* Splits output into reasoning and content at the control id </think>; text that only spells it is text. Line breaks
- * before </think>, and those that begin a part that the prompt did not begin, belong to the mark. Plain data. */
-typedef struct di_splitter {
-    int32_t think_end;
-    bool reasoning;            /* in which part the next token stands */
-    bool leading;              /* nothing of this part was seen yet */
-    size_t held;               /* line breaks of the reasoning that may yet belong to the mark */
-    uint64_t reasoning_tokens; /* up to and including </think> */
-} di_splitter;
-
-void di_splitter_init(di_splitter *splitter, const di_recipe *recipe, di_answer_start start);
-/* One token: its id and the text that became certain with it. Appends to the part that it belongs to. */
-void di_splitter_push(di_splitter *splitter, int32_t token_id, const char *text, size_t length, di_text *reasoning,
-                      di_text *content);
-/* End of output: gives out what was held back. `text` is what the detokeniser flushed. */
-void di_splitter_finish(di_splitter *splitter, const char *text, size_t length, di_text *reasoning, di_text *content);
-
 #endif
