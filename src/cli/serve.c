@@ -3,6 +3,7 @@
 
 #include "cli/cli.h"
 #include "engine/engine.h"
+#include "server/api_endpoints.h"
 #include "server/operations.h"
 #include "server/page.h"
 #include "server/server.h"
@@ -55,10 +56,12 @@ static int run(di_cli *cli) {
     di_server *server = NULL;
     di_engine *engine = NULL;
     di_operations *operations = NULL;
+    di_api *api = NULL;
     allow_files(cli);
     di_status status = di_server_open(cli->config, cli->log, &server, &error);
     if (status == DI_OK) status = di_cli_open_engine(cli, &engine, &error);
     if (status == DI_OK) status = di_operations_open(server, engine, cli->config, &operations, &error);
+    if (status == DI_OK) status = di_api_open(server, engine, cli->config, cli->log, &api, &error);
     if (status == DI_OK) status = di_page_add_routes(server, &error);
     if (status == DI_OK) status = di_server_listen(server, &error);
     if (status == DI_OK) {
@@ -72,6 +75,7 @@ static int run(di_cli *cli) {
     else if (status != DI_OK)
         code = di_cli_report(&error);
     di_server_close(server);
+    di_api_close(api);
     di_operations_close(operations);
     di_close(engine);
     return code;
