@@ -1,182 +1,24 @@
 #!/usr/bin/env python3
 # labels: timing
-"""The web page in headless Chromium: against a server of this file's own whose answers can be anything (cut streams, errors,
+"""The web page in headless Chromium: against a server of the tests whose answers can be anything (cut streams, errors,
 tool calls), and against `deepinfer serve`."""
-import hashlib
-import http.server
 import json
 import os
 import pathlib
 import re
-import threading
+import signal
+import subprocess
 import time
 import unittest
 
 import browser
 import common
+import scripted_server
 
 browser.enter()
 from playwright.sync_api import expect, sync_playwright  # noqa: E402 - only there once enter() has returned
 
-PAGE = common.ROOT / "src/server/page"
 SHOTS = os.environ.get("PAGE_SCREENSHOTS")  # a folder: screenshots are kept there
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-
-
-def policy():
-    """The Content-Security-Policy as src/server/page.c sends it."""
-    source = (common.ROOT / "src/server/page.c").read_text()
-    found = re.search(r'"Content-Security-Policy",((?:\s*"[^"]*")+)', source)
-    return "".join(re.findall(r'"([^"]*)"', found[1]))
-
-
-MARKDOWN = """## Returns
-
-You have **30 days**. Send it back like *this*:
-
-1. Open `Orders`
-2. Choose the pair
-   - unworn
-   - in its box
-
-| step | days |
-|---|--:|
-| parcel | 2 |
-| refund | 5 |
-
-```python
-print("<b>not bold</b>")
-```
-
-> As written on [our page](https://shop.example/returns) and not on [this](javascript:alert(1)).
-
-<img src=x onerror="document.title='owned'"> is text."""
-
-
-class Script(http.server.BaseHTTPRequestHandler):
-    """Answers by the last message: "think ...", "tool ...", "slow ...", "error 400", "cut", "break", "other ...", else text."""
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def reply(self, status, kind, body, **more):
-        body = body if isinstance(body, bytes) else body.encode()
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), "x-request-id": "req-7", **more}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def refused(self):
-        if not self.server.key or self.headers.get("Authorization") == f"Bearer {self.server.key}":
-            return False
-        self.reply(401, "application/json", json.dumps({"error": {"message": "a key is needed", "type": "authentication_error", "param": None, "code": None}}))
-        return True
-
-    def do_GET(self):
-        path = "/page/index.html" if self.path == "/" else self.path
-        file = PAGE / path.removeprefix("/page/")
-        if path.startswith("/page/") and file.is_file():
-            return self.reply(200, TYPES[file.suffix], file.read_bytes(), **{"Content-Security-Policy": policy()})
-        self.server.seen.append(self.path)
-        if self.refused():
-            return None
-        if self.path == "/v1/models":
-            return self.reply(200, "application/json", json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 4096}]}))
-        if self.path == "/health/ready":
-            return self.reply(*((200, "application/json", "{}") if self.server.ready else (503, "application/json", '{"reason": "step stalled"}')))
-        if self.path == "/metrics":
-            self.server.steps += 10
-            n = self.server.steps
-            return self.reply(200, "text/plain", f"""# TYPE deepinfer_queue_requests gauge
-deepinfer_queue_requests 3
-deepinfer_running_sequences 5
-deepinfer_output_tokens_total {n * 4}
-deepinfer_prompt_tokens_total 1000
-deepinfer_cached_tokens_ram_total 620
-deepinfer_cached_tokens_disk_total 10
-deepinfer_step_compute_seconds_bucket{{le="+Inf"}} {n}
-deepinfer_step_compute_seconds_sum {n * 0.0125}
-deepinfer_step_compute_seconds_count {n}
-vllm:spec_decode_num_draft_tokens_total{{model_name="tiny"}} 100
-vllm:spec_decode_num_accepted_tokens_total{{model_name="tiny"}} 71
-""")
-        return self.reply(404, "application/json", '{"error": {"message": "no such path"}}')
-
-    def do_POST(self):
-        raw = self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.loads(raw)
-        self.server.bodies.append(raw.decode())
-        if self.refused():
-            return
-        try:
-            self.chat(body, body["messages"][-1])
-        except (BrokenPipeError, ConnectionResetError):
-            self.server.dropped += 1
-            self.close_connection = True
-
-    def event(self, data):
-        text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-        piece = f": keep-alive\r\n\r\ndata: {text}\r\n\r\n".encode()
-        for part in (piece[:23], piece[23:]):  # never at the border of an event
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-            self.wfile.flush()
-
-    def delta(self, finish=None, more=None, **delta):
-        self.event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny",
-                    "choices": [{"index": 0, "delta": delta, "finish_reason": finish, **(more or {})}]})
-
-    def chat(self, body, last):
-        what = last["content"]
-        if what.startswith("error"):
-            status = int(what.split()[1])
-            more = {"Retry-After": "7"} if status == 429 else {}
-            return self.reply(status, "application/json", json.dumps({"error": {"message": f"refused with {status}", "type": "x", "param": "messages", "code": status}}), **more)
-        self.send_response(200)
-        for name, value in {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", "x-request-id": "req-8"}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.delta(role="assistant", content="")
-        finish, text, reasoning = "stop", f"You said: {what}. Grüße 🌱 {hashlib.sha256(json.dumps([body['messages'], body['seed']]).encode()).hexdigest()}", ""
-        pause = 0.02 if len(self.server.bodies) % 9 or what.startswith(("other", "You")) else 0.01
-        if what.startswith("think"):
-            reasoning, text = "The customer asks about returns. " * 6, MARKDOWN
-        if what.startswith("slow"):
-            text, pause = "word " * 400, 0.05
-        if what.startswith("other"):
-            text += f" {time.time_ns()}"
-        if what.startswith("tool"):
-            for i in range(0, len(reasoning), 9):
-                self.delta(reasoning_content=reasoning[i:i + 9])
-            self.delta(tool_calls=[{"index": 0, "id": "call_1", "type": "function", "function": {"name": "order_status", "arguments": ""}}])
-            for piece in ('{"order_', 'number": "A-1', '7"}'):
-                self.delta(tool_calls=[{"index": 0, "function": {"arguments": piece}}])
-            finish, text = "tool_calls", ""
-        count = 0
-        for i in range(0, len(reasoning), 9):
-            self.delta(reasoning_content=reasoning[i:i + 9], more={"token_ids": [i]})
-            count += 1
-            time.sleep(pause)
-        for i in range(0, len(text), 5):
-            self.delta(content=text[i:i + 5], more={"token_ids": [len(text) + i]})
-            count += 1
-            time.sleep(pause)
-            if i > 20 and what.startswith("break"):
-                self.event({"error": {"message": "the step failed", "type": "server_error", "param": None, "code": 500}})
-                self.event("[DONE]")
-                self.wfile.write(b"0\r\n\r\n")
-                return None
-            if i > 20 and what.startswith("cut"):
-                self.close_connection = True
-                self.wfile.write(b"0\r\n\r\n")
-                return None
-        self.delta(finish=finish, more={"logits_hash": hashlib.sha256(text.encode()).hexdigest()[:16]})
-        self.event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny", "choices": [], "usage": {
-            "prompt_tokens": 31, "completion_tokens": count, "total_tokens": 31 + count, "prompt_tokens_details": {"cached_tokens": 24}}})
-        self.event("[DONE]")
-        self.wfile.write(b"0\r\n\r\n")
-        return None
 
 
 class PageCase(unittest.TestCase):
@@ -220,12 +62,8 @@ class PageCase(unittest.TestCase):
 
 class Scripted(PageCase):
     def setUp(self):
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Script)
-        self.server.daemon_threads = True
-        self.server.key, self.server.ready, self.server.steps, self.server.dropped = "", True, 0, 0
-        self.server.bodies, self.server.seen = [], []
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.address = f"http://127.0.0.1:{self.server.server_port}/"
+        self.server = scripted_server.start()
+        self.address = self.server.address
 
     def tearDown(self):
         self.server.shutdown()
@@ -455,6 +293,52 @@ class Scripted(PageCase):
         answer.get_by_role("button", name="Same again?").click()
         expect(answer.locator(".verdict")).to_have_attribute("data-result", "equal", timeout=30000)
         self.shot(wide, "answer-1280-dark")
+
+
+class Real(PageCase):
+    """The page as the program serves it, with the program's own answers."""
+
+    def setUp(self):
+        self.server = subprocess.Popen([common.BINARY, "serve", common.TINY, "--port", "0", "--access-log", "off", "--thinking", "on"],
+                                       stderr=subprocess.PIPE, text=True, env=common.environment())
+        self.addCleanup(self.server.stderr.close)
+        self.address = re.search(r"http://\S+", self.server.stderr.readline())[0] + "/"
+
+    def tearDown(self):
+        self.server.send_signal(signal.SIGTERM)
+        self.assertEqual(self.server.wait(timeout=60), 0)
+        self.assertEqual(self.faults, [], "the page logged errors or broke its own Content-Security-Policy")
+
+    def test_conversation(self):
+        page = self.open(self.address)
+        expect(page.locator("#health-text")).to_have_text("ready")
+        expect(page.locator("#model")).to_have_text("tiny")
+        page.get_by_label("Token limit").fill("120")
+        page.get_by_label("Size of the crowd").fill("6")
+        page.get_by_role("button", name="Where is my order?").click()
+        answer = self.done(page)
+        expect(answer.locator(".facts")).to_contain_text("seed ")
+        expect(answer.locator(".facts")).to_contain_text("prompt tokens cached")
+        expect(answer.locator(".facts")).to_contain_text("logits ")
+        self.assertTrue((answer.locator(".text").inner_text() + answer.locator(".thought").text_content()).strip())
+        answer.get_by_role("button", name="Same again?").click()
+        verdict = answer.locator(".verdict")
+        expect(verdict).to_have_attribute("data-result", "equal", timeout=120000)
+        expect(verdict).to_contain_text("token ids agree, beside 6 other requests")
+        expect(verdict).to_contain_text("The logits have the hash")
+        self.shot(page, "real-1280-light")
+        self.say(page, "And when will it be here?")
+        second = self.done(page, 1)
+        second.get_by_role("button", name="Retry, same seed").click()
+        expect(second.locator(".facts")).to_contain_text("The same bytes as before.", timeout=60000)
+        self.assertNotEqual(page.locator("#live-cache").inner_text(), "0 %")
+        page.get_by_label("Temperature").fill("0")
+        page.get_by_label("System message").fill("Be brief.")
+        page.get_by_label("Thinking").select_option("disabled")
+        self.say(page, "Do you ship abroad?")
+        third = self.done(page, 2)
+        expect(third.locator(".text")).not_to_be_empty()
+        self.assertFalse(third.locator(".thinking").is_visible())
 
 
 if __name__ == "__main__":
