@@ -180,7 +180,8 @@ static uint64_t workspace_bytes(const di_model_config *c, uint64_t rows, uint64_
     uint64_t limit = context > scores_at_once ? context : scores_at_once;
     uint64_t scores = rows * context < limit ? rows * context : limit;
     uint64_t index = rows * queries + scores * (sizeof(float) + sizeof(int32_t));
-    return experts > index ? experts : index;
+    const uint64_t least = (uint64_t)1 << 20, most = experts > index ? experts : index;
+    return most > least ? most : least;
 }
 
 /* Code and libraries, the tokenizer's tables (about 300 bytes an entry), and for each thread a stack, attention scratch

@@ -48,6 +48,40 @@ static void layout_is_the_models(void **state) {
     check_model(DI_SOURCE_DIR "/models/tiny", true);
 }
 
+/* The kernels' workspace after the largest steps, against the plan. */
+static void check_workspace(const char *folder, uint32_t rows) {
+    enum { CONTEXT = 1000 };
+    di_harness *h = di_harness_open(
+        folder, &(di_harness_options){.kernels = di_harness_best_kernels(), .threads = 2, .max_rows = rows});
+    int32_t ids[CONTEXT];
+    for (int i = 0; i < CONTEXT; i++) ids[i] = 8 + i * 7 % 600;
+    di_state *state = di_harness_state(h, CONTEXT);
+    float *logits = calloc(h->config.vocab_size, sizeof *logits);
+    assert_non_null(logits);
+    di_harness_feed(h, state, ids, CONTEXT, rows, false, logits);
+    const di_cpu *cpu = (const di_cpu *)h->backend;
+    uint64_t held = 0;
+    for (const di_cpu_chunk *chunk = cpu->workspace; chunk; chunk = chunk->next) held += chunk->bytes;
+    const di_plan_options options = {
+        .context = CONTEXT, .max_seqs = 1, .max_rows = rows, .available = (uint64_t)1 << 40};
+    di_memory_plan plan;
+    di_memory_plan_make(&h->config, h->checkpoint, &options, &plan);
+    print_message("%s, %u rows: %.2f MB held, %.2f MB planned\n", strrchr(folder, '/') + 1, rows, (double)held / 1e6,
+                  (double)plan.workspace / 1e6);
+    assert_true(plan.workspace >= held - held / 10 && plan.workspace <= held + held / 10 + ((uint64_t)1 << 20));
+    free(logits);
+    di_state_free(state);
+    di_harness_close(h);
+}
+
+static void workspace_is_the_kernels(void **state) {
+    (void)state;
+    check_workspace(DI_TEST_DATA "/nano", 64);
+    check_workspace(DI_TEST_DATA "/nano", 256);
+    check_workspace(DI_SOURCE_DIR "/models/tiny", 256);
+    check_workspace(DI_SOURCE_DIR "/models/tiny", 500);
+}
+
 static void context_follows_memory(void **state) {
     (void)state;
     di_model_config config;
@@ -83,6 +117,7 @@ static void looks_at_the_machine(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layout_is_the_models),
+        cmocka_unit_test(workspace_is_the_kernels),
         cmocka_unit_test(context_follows_memory),
         cmocka_unit_test(looks_at_the_machine),
     };
