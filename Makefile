@@ -7,7 +7,7 @@
 # make matrix  TOKENS=1000000: the determinism matrix, long, on the test model and on the embedded model
 # make fuzz    every fuzz target for FUZZ_SECONDS each (600)
 # make format  clang-format over the sources
-# make docs    docs/configuration.md from the configuration table
+# make docs    docs/configuration.md and the lists of docs/api.md from their tables
 # make install copy to PREFIX (/usr/local), honours DESTDIR
 # make deb     Debian package in build/package
 # make soak    HOURS=4: mixed load on the server, with clients that leave in the middle; memory, pools and sockets are watched
@@ -59,6 +59,7 @@ format:
 
 docs: all
 	@$(RELEASE)/deepinfer help configuration-markdown > docs/configuration.md
+	@sed -i '/^## Routes$$/,$$d' docs/api.md && $(RELEASE)/deepinfer help api-markdown >> docs/api.md
 
 install: $(RELEASE)/build.ninja
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet deepinfer libdeepinfer libdeepinfer_static describe

@@ -4,6 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
+#include "server/api_endpoints.h"
 
 #define STRING_OF(x) #x
 #define STRING(x)    STRING_OF(x)
@@ -98,6 +99,8 @@ bool di_help_topic(di_text *out, const char *topic) {
         di_text_puts(out, exit_topic);
     else if (strcmp(topic, "configuration-markdown") == 0)
         di_config_write_markdown(out);
+    else if (strcmp(topic, "api-markdown") == 0)
+        di_api_write_markdown(out);
     else if (di_describe(out, topic))
         return true;
     else if (strcmp(topic, "common") == 0 || strcmp(topic, "sampling") == 0 || strcmp(topic, "limits") == 0 ||

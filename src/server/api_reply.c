@@ -87,7 +87,7 @@ static void write_token(const di_reply *reply, di_json_writer *writer, int32_t i
     write_logprob(writer, logprob);
     di_json_key(writer, "bytes");
     di_json_array_begin(writer);
-    for (size_t i = 0; i < length; i++) di_json_unsigned(writer, (unsigned char)bytes[i]);
+    for (size_t i = 0; bytes && i < length; i++) di_json_unsigned(writer, (unsigned char)bytes[i]);
     di_json_array_end(writer);
 }
 
@@ -285,6 +285,16 @@ const char *di_anthropic_error_type(int http_status) {
     return http_status < 500 ? "invalid_request_error" : "api_error";
 }
 
+/* The message says which field it means. */
+static bool names_field(const char *message, const char *param) {
+    char field[64];
+    size_t length = strcspn(param, ".[");
+    if (length >= sizeof field) return false;
+    memcpy(field, param, length);
+    field[length] = '\0';
+    return strstr(message, field) != NULL;
+}
+
 void di_error_anthropic(di_text *body, int http_status, const char *code, const char *param, const char *message) {
     (void)code;
     di_json_writer writer;
@@ -295,7 +305,7 @@ void di_error_anthropic(di_text *body, int http_status, const char *code, const 
     di_json_object_begin(&writer);
     di_put_string(&writer, "type", di_anthropic_error_type(http_status));
     di_json_key(&writer, "message");
-    if (param && *param && !strstr(message, param)) { /* there is no other place for the field's name */
+    if (param && *param && !names_field(message, param)) { /* there is no other place for the field's name */
         di_text text = {0};
         di_text_printf(&text, "%s: %s", param, message);
         di_json_string(&writer, text.data ? text.data : message);

@@ -12,7 +12,7 @@
 
 typedef struct item {
     di_reply_item kind;
-    const di_answer_call *call; /* DI_ITEM_CALL */
+    const di_answer_call *call; /* DI_ITEM_CALL; NULL otherwise */
     uint32_t index;
 } item;
 
@@ -87,7 +87,7 @@ static void write_item(const di_reply *reply, di_json_writer *writer, const item
                                                 : "function_call");
     di_put_string(writer, "id", item_id(reply, at, id, sizeof id));
     di_put_string(writer, "status", status);
-    if (at->kind == DI_ITEM_CALL) {
+    if (at->call) {
         write_call(writer, at, empty);
         di_json_object_end(writer);
         return;
@@ -364,7 +364,7 @@ static void done_event(di_reply *reply, const item *at) {
                                                      : "response.function_call_arguments.done";
     di_json_writer writer;
     event_begin(reply, &writer, type);
-    if (at->kind == DI_ITEM_CALL) {
+    if (at->call) {
         di_json_key(&writer, is_custom(at) ? "input" : "arguments");
         if (is_custom(at))
             write_custom_input(&writer, at->call);

@@ -1,0 +1,409 @@
+#!/usr/bin/env python3
+"""Answers of all interfaces over plain HTTP: a stream is the whole answer byte for byte, cuts at every token, tools, seeds, errors."""
+
+import json
+import pathlib
+import tempfile
+
+import api_case
+import common
+from api_case import BOOK, BOOKED, BOOKING, join_chat, join_messages, join_responses, whole_chat
+
+CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
+HELLO = [{"role": "user", "content": "Hello, who are you?"}]
+CHAT_TOOL = {"type": "function", "function": BOOK}
+MESSAGES_TOOL = {"name": BOOK["name"], "description": BOOK["description"], "input_schema": BOOK["parameters"]}
+RESPONSES_TOOL = {"type": "function", **BOOK}
+
+
+class Answers(api_case.Case):
+    def chat(self, body):
+        """The answer, whole and streamed; both must be the same."""
+        body = {"temperature": 0, "messages": HELLO, **body}
+        whole = self.good(CHAT, body).json
+        first = whole_chat(whole)
+        answer = self.good(CHAT, dict(body, stream=True, stream_options={"include_usage": True}, seed=whole["seed"]))
+        self.assertEqual(answer.headers["Content-Type"], "text/event-stream; charset=utf-8")
+        events = answer.events
+        choices, usage, seed = join_chat(events)
+        for choice in first[0].values():  # ids of calls are a function of seed and prompt
+            for call in choice["message"]["tool_calls"]:
+                self.assertRegex(call["id"], r"^call_\d\d_[A-Za-z0-9]{24}$")
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        self.assertEqual((choices, seed), (first[0], first[2]))
+        self.assertEqual(usage["completion_tokens"], first[1]["completion_tokens"])
+        self.assertEqual(usage["completion_tokens_details"], first[1]["completion_tokens_details"])
+        self.assertEqual(usage["prompt_cache_hit_tokens"], cached)
+        self.assertEqual(usage["prompt_cache_hit_tokens"] + usage["prompt_cache_miss_tokens"], usage["prompt_tokens"])
+        self.assertEqual([c["choices"] for _, c in events[:-1]][-1], [])
+        self.assertEqual([u for u in (c["usage"] for _, c in events[:-1]) if u], [usage, usage])
+        return whole
+
+    def test_plain(self):
+        whole = self.chat({})
+        self.assertEqual((whole["object"], whole["model"]), ("chat.completion", "tiny"))
+        self.assertTrue(whole["choices"][0]["message"]["content"].strip())
+        self.assertEqual(whole["choices"][0]["finish_reason"], "stop")
+        self.assertNotIn("reasoning_content", whole["choices"][0]["message"])
+        self.assertTrue(whole["system_fingerprint"])
+
+    def test_seeds_make_answers_again(self):
+        body = {"messages": HELLO, "n": 3, "temperature": 1.2, "max_tokens": 24}
+        first = self.good(CHAT, body).json
+        self.assertLess(first["seed"], 2**53)
+        again = self.good(CHAT, dict(body, seed=first["seed"])).json
+        self.assertEqual(again["choices"], first["choices"])
+        self.assertGreater(len({c["message"]["content"] for c in first["choices"]}), 1)
+        other = self.good(CHAT, body).json
+        self.assertNotEqual(other["seed"], first["seed"])
+        self.chat({"n": 3, "temperature": 1.2, "max_tokens": 24})
+        self.assertEqual(self.good(CHAT, dict(body, seed=2**64 - 1)).json["seed"], 2**64 - 1)
+
+    def test_logprobs(self):
+        whole = self.chat({"logprobs": True, "top_logprobs": 3, "max_tokens": 12, "return_token_ids": True, "logits_hash": True})
+        entries = whole["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(entries), 12)
+        self.assertEqual(len(whole["choices"][0]["token_ids"]), 12)
+        self.assertEqual(bytes(b for e in entries for b in e["bytes"]).decode(), whole["choices"][0]["message"]["content"])
+        for entry in entries:
+            self.assertEqual(len(entry["top_logprobs"]), 3)
+            self.assertEqual(entry["logprob"], entry["top_logprobs"][0]["logprob"])
+            self.assertLessEqual(entry["logprob"], 0)
+        self.assertRegex(whole["choices"][0]["logits_hash"], "^[0-9a-f]{16}$")
+
+    def test_stop_strings(self):
+        text = self.chat({})["choices"][0]["message"]["content"]
+        for stop in (text[5:9], [text[8:12], text[7:13]], text[-3:]):
+            choice = self.chat({"stop": stop})["choices"][0]
+            first = min((text.index(s) + len(s), -len(s), s) for s in ([stop] if isinstance(stop, str) else stop))[2]
+            self.assertEqual(choice["message"]["content"], text[: text.index(first)])
+            self.assertEqual((choice["finish_reason"], choice["stop_reason"]), ("stop", first))
+            choice = self.chat({"stop": stop, "include_stop_str_in_output": True})["choices"][0]
+            self.assertEqual(choice["message"]["content"], text[: text.index(first) + len(first)])
+
+    def test_thinking_and_every_cut_of_it(self):
+        body = {"thinking": {"type": "enabled"}, "messages": HELLO, "max_tokens": 60, "logprobs": True}
+        whole = self.chat(body)
+        message = whole["choices"][0]["message"]
+        self.assertIn("reasoning_content", message)
+        total = whole["usage"]["completion_tokens"]
+        reasoning = whole["usage"]["completion_tokens_details"]["reasoning_tokens"]
+        for cut in range(1, min(total, 24)):
+            part = self.chat(dict(body, max_tokens=cut))
+            choice = part["choices"][0]
+            self.assertEqual(choice["finish_reason"], "length")
+            self.assertEqual(part["usage"]["completion_tokens"], cut)
+            self.assertEqual(part["usage"]["completion_tokens_details"]["reasoning_tokens"], min(cut, reasoning))
+            self.assertTrue(message["reasoning_content"].startswith(choice["message"]["reasoning_content"]) or cut > reasoning)
+            self.assertTrue(message["content"].startswith(choice["message"]["content"]))
+        hidden = self.chat(dict(body, include_reasoning=False))
+        self.assertNotIn("reasoning_content", hidden["choices"][0]["message"])
+        self.assertEqual(hidden["choices"][0]["message"]["content"], message["content"])
+
+    def test_a_tool_call_and_every_cut_of_it(self):
+        body = {"messages": [{"role": "user", "content": BOOKING}], "tools": [CHAT_TOOL]}
+        whole = self.chat(body)
+        choice = whole["choices"][0]
+        self.assertEqual(choice["finish_reason"], "tool_calls")
+        call = choice["message"]["tool_calls"][0]["function"]
+        self.assertEqual(call["name"], "book_table")
+        self.assertEqual(json.loads(call["arguments"])["restaurant"], "Golden Dragon")
+        for cut in range(1, whole["usage"]["completion_tokens"]):
+            part = self.chat(dict(body, max_tokens=cut))["choices"][0]
+            self.assertEqual(part["finish_reason"], "length", cut)
+            calls = part["message"]["tool_calls"] if "tool_calls" in part["message"] else []
+            for given in calls:  # what may be the beginning of a closing tag is given out at the end
+                arguments = given["function"]["arguments"].removesuffix("</").removesuffix("<")
+                self.assertTrue(call["arguments"].startswith(arguments), given)
+            self.assertIn(part["message"]["content"], ("", "<"))
+
+    def test_tools_through_all_interfaces(self):
+        """Call, result, sentence; the prompt is the same for all three, and so is what comes."""
+        chat = self.chat({"messages": [{"role": "user", "content": BOOKING}], "tools": [CHAT_TOOL]})
+        call = chat["choices"][0]["message"]["tool_calls"][0]
+        arguments = json.loads(call["function"]["arguments"])
+        messages = self.messages({"messages": [{"role": "user", "content": BOOKING}], "tools": [MESSAGES_TOOL], "max_tokens": 300})
+        self.assertEqual(messages["stop_reason"], "tool_use")
+        use = messages["content"][-1]
+        self.assertEqual((use["name"], use["input"]), ("book_table", arguments))
+        responses = self.responses({"input": BOOKING, "tools": [RESPONSES_TOOL]})
+        item = responses["output"][-1]
+        self.assertEqual((item["type"], item["name"], json.loads(item["arguments"])), ("function_call", "book_table", arguments))
+
+        history = [{"role": "user", "content": BOOKING}, chat["choices"][0]["message"], {"role": "tool", "tool_call_id": call["id"], "content": BOOKED}]
+        sentence = self.chat({"messages": history, "tools": [CHAT_TOOL]})["choices"][0]
+        self.assertEqual(sentence["finish_reason"], "stop")
+        self.assertRegex(sentence["message"]["content"], r"\w+ \w+")
+        result = {"type": "tool_result", "tool_use_id": use["id"], "content": BOOKED}
+        history = [{"role": "user", "content": BOOKING}, {"role": "assistant", "content": messages["content"]}, {"role": "user", "content": [result]}]
+        message = self.messages({"messages": history, "tools": [MESSAGES_TOOL], "max_tokens": 300})
+        self.assertEqual(message["content"][-1]["text"], sentence["message"]["content"])
+        history = [{"role": "user", "content": BOOKING}, *responses["output"], {"type": "function_call_output", "call_id": item["call_id"], "output": BOOKED}]
+        response = self.responses({"input": history, "tools": [RESPONSES_TOOL]})
+        self.assertEqual(response["output"][-1]["content"][0]["text"], sentence["message"]["content"])
+
+    def test_forced_and_forbidden_calls(self):
+        body = {"messages": [{"role": "user", "content": BOOKING}], "tools": [CHAT_TOOL], "thinking": {"type": "disabled"}}
+        for choice in ("required", {"type": "function", "function": {"name": "book_table"}}):
+            answer = self.chat(dict(body, tool_choice=choice))["choices"][0]
+            self.assertEqual(answer["finish_reason"], "tool_calls")
+            self.assertEqual(answer["message"]["tool_calls"][0]["function"]["name"], "book_table")
+        answer = self.chat(dict(body, tool_choice="none"))["choices"][0]
+        self.assertNotIn("tool_calls", answer["message"])
+        refused = self.client.post(CHAT, dict(body, tool_choice="required", thinking={"type": "enabled"}))
+        self.assertEqual((refused.status, refused.json["error"]["message"]), (400, "Thinking mode does not support this tool_choice"))
+
+    def test_json_object(self):
+        messages = [{"role": "system", "content": "Answer in JSON."}, {"role": "user", "content": "Give me the booking as json: Golden Dragon, 7 pm, 4 people."}]
+        choice = self.chat({"messages": messages, "response_format": {"type": "json_object"}})["choices"][0]
+        self.assertIsInstance(json.loads(choice["message"]["content"]), dict)
+
+    def test_prefix(self):
+        text = self.chat({})["choices"][0]["message"]["content"]
+        history = HELLO + [{"role": "assistant", "content": text[:10], "prefix": True}]
+        self.assertEqual(self.chat({"messages": history})["choices"][0]["finish_reason"], "stop")
+        answer = self.good("/beta/chat/completions", {"messages": history, "temperature": 0}).json
+        self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+
+    def test_completions(self):
+        def both(body):
+            body = {"temperature": 0, **body}
+            whole = self.good(COMPLETIONS, body).json
+            events = self.good(COMPLETIONS, dict(body, stream=True, seed=whole["seed"])).events
+            self.assertEqual(events[-1][1], "[DONE]")
+            texts, ends, lists = {}, {}, {}
+            for _, chunk in events[:-1]:
+                for choice in chunk["choices"]:
+                    index = choice["index"]
+                    self.assertNotIn(index, ends)
+                    texts[index] = texts.get(index, "") + choice["text"]
+                    for key, items in (choice["logprobs"] or {}).items():
+                        lists.setdefault((index, key), []).extend(items)
+                    if choice["finish_reason"]:
+                        ends[index] = choice["finish_reason"]
+            self.assertEqual(texts, {c["index"]: c["text"] for c in whole["choices"]})
+            self.assertEqual(ends, {c["index"]: c["finish_reason"] for c in whole["choices"]})
+            self.assertEqual(lists, {(c["index"], k): v for c in whole["choices"] for k, v in (c["logprobs"] or {}).items()})
+            self.assertEqual(events[-2][1]["usage"]["completion_tokens"], whole["usage"]["completion_tokens"])
+            return whole
+
+        whole = both({"prompt": "The table is booked for", "logprobs": 2})
+        self.assertEqual(whole["usage"]["completion_tokens"], 16)
+        self.assertEqual("".join(whole["choices"][0]["logprobs"]["tokens"]), whole["choices"][0]["text"])
+        offsets = whole["choices"][0]["logprobs"]["text_offset"]
+        self.assertEqual(offsets, sorted(offsets))
+        echo = both({"prompt": "The table is booked for", "logprobs": 2, "echo": True, "max_tokens": 16})
+        self.assertEqual(echo["choices"][0]["text"], "The table is booked for" + whole["choices"][0]["text"])
+        listed = echo["choices"][0]["logprobs"]["token_logprobs"]
+        self.assertIsNone(listed[0])
+        self.assertTrue(all(isinstance(x, float) for x in listed[1:]))
+        ids = self.good("/tokenize", {"prompt": "The table is booked for"}).json["tokens"]
+        self.assertEqual(len(listed), len(ids) + 16)
+        self.assertEqual(both({"prompt": ids})["choices"][0]["text"], whole["choices"][0]["text"])
+        many = both({"prompt": ["The table is booked for", "Thank you"], "n": 2, "max_tokens": 8})
+        self.assertEqual([c["index"] for c in many["choices"]], [0, 1, 2, 3])
+        self.assertEqual(many["choices"][0]["text"], many["choices"][1]["text"])
+        self.assertNotEqual(many["choices"][0]["text"], many["choices"][2]["text"])
+        both({"prompt": [ids, [0, 5]], "max_tokens": 3})
+        self.good("/beta/completions", {"prompt": "def f(", "suffix": "return x", "max_tokens": 4})
+        both({"prompt": "Hello", "suffix": "bye", "max_tokens": 4})
+
+    def messages(self, body):
+        body = {"temperature": 0, "max_tokens": 200, "messages": HELLO, **body}
+        whole = self.good(MESSAGES, body, anthropic_version="2023-06-01")
+        self.assertTrue(whole.headers["request-id"])
+        whole = whole.json
+        joined = join_messages(self.good(MESSAGES, dict(body, stream=True, seed=whole["seed"])).events)
+        for message in (whole, joined):
+            message.pop("id")
+            usage = message["usage"]
+            message["usage"] = (usage["input_tokens"] + usage["cache_read_input_tokens"], usage["output_tokens"], usage["reasoning_tokens"])
+            for block in message["content"]:
+                block.pop("signature", None)
+        self.assertEqual(joined, whole)
+        return whole
+
+    def test_messages(self):
+        message = self.messages({"system": [{"type": "text", "text": "You are helpful."}]})
+        self.assertEqual((message["type"], message["role"], message["stop_reason"], message["stop_sequence"]), ("message", "assistant", "end_turn", None))
+        text = message["content"][0]["text"]
+        chat = self.chat({"messages": [{"role": "system", "content": "You are helpful."}] + HELLO})
+        self.assertEqual(text, chat["choices"][0]["message"]["content"])
+        stopped = self.messages({"system": "You are helpful.", "stop_sequences": [text[4:8]]})
+        self.assertEqual((stopped["stop_reason"], stopped["stop_sequence"]), ("stop_sequence", text[4:8]))
+        self.assertEqual(self.messages({"max_tokens": 3})["stop_reason"], "max_tokens")
+        thought = self.messages({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 40})
+        self.assertEqual(thought["content"][0]["type"], "thinking")
+        body = {"messages": [{"role": "user", "content": BOOKING}], "tools": [MESSAGES_TOOL]}
+        whole = self.messages(body)
+        for cut in range(1, whole["usage"][1], 3):
+            part = self.messages(dict(body, max_tokens=cut))
+            self.assertEqual(part["stop_reason"], "max_tokens")
+
+    def responses(self, body):
+        body = {"temperature": 0, **body}
+        whole = self.good(RESPONSES, body).json
+        joined = join_responses(self.good(RESPONSES, dict(body, stream=True, seed=whole["seed"])).events)
+
+        def plain(value, tail):
+            text = json.dumps(value).replace(tail, "ID")
+            value = json.loads(text)
+            for name in ("created_at", "completed_at"):
+                value.pop(name)
+            value["usage"].pop("input_tokens_details")
+            return value
+
+        self.assertEqual(plain(joined, joined["id"][5:]), plain(whole, whole["id"][5:]))
+        return whole
+
+    def test_responses(self):
+        response = self.responses({"input": "Hello, who are you?", "metadata": {"a": "b"}, "instructions": "You are helpful."})
+        self.assertEqual((response["status"], response["metadata"], response["store"]), ("completed", {"a": "b"}, False))
+        chat = self.chat({"messages": [{"role": "system", "content": "You are helpful."}] + HELLO})
+        self.assertEqual(response["output"][0]["content"][0]["text"], chat["choices"][0]["message"]["content"])
+        self.assertEqual(response["usage"]["input_tokens"], chat["usage"]["prompt_tokens"])
+        cut = self.responses({"input": "Hello", "max_output_tokens": 2})
+        self.assertEqual((cut["status"], cut["incomplete_details"]), ("incomplete", {"reason": "max_output_tokens"}))
+        self.responses({"input": "Hello", "reasoning": {"effort": "low"}, "max_output_tokens": 30})
+        whole = self.responses({"input": BOOKING, "tools": [RESPONSES_TOOL]})
+        for count in range(1, whole["usage"]["output_tokens"], 3):
+            self.assertEqual(self.responses({"input": BOOKING, "tools": [RESPONSES_TOOL], "max_output_tokens": count})["status"], "incomplete")
+        for field in ("previous_response_id", "conversation"):
+            answer = self.client.post(RESPONSES, {"input": "x", field: "resp_1"})
+            self.assertEqual((answer.status, answer.json["error"]["param"]), (400, field))
+
+    def test_counts_are_the_same_everywhere(self):
+        body = {"messages": [{"role": "user", "content": BOOKING}], "tools": [CHAT_TOOL]}
+        chat = self.good(CHAT, dict(body, max_tokens=1)).json["usage"]["prompt_tokens"]
+        tokens = self.good("/tokenize", dict(body, return_token_strs=True)).json
+        self.assertEqual((tokens["count"], len(tokens["tokens"]), len(tokens["token_strs"])), (chat, chat, chat))
+        counted = self.good("/v1/messages/count_tokens", {"messages": body["messages"], "tools": [MESSAGES_TOOL]}).json
+        self.assertEqual(counted, {"input_tokens": chat})
+        text = "Größe: 大 🙂 <｜User｜>"
+        ids = self.good("/tokenize", {"prompt": text, "add_special_tokens": False}).json["tokens"]
+        self.assertEqual(self.good("/detokenize", {"tokens": ids}).json, {"prompt": text})
+        self.assertEqual(self.good("/tokenize", {"prompt": text}).json["tokens"], [0] + ids)
+
+    def test_models_and_errors(self):
+        models = self.client.get("/v1/models").json
+        self.assertEqual([m["id"] for m in models["data"]], ["tiny"])
+        self.assertGreater(models["data"][0]["max_model_len"], 1000)
+        self.assertEqual(self.client.get("/v1/models/tiny").json["id"], "tiny")
+        theirs = self.client.get("/v1/models", anthropic_version="2023-06-01").json
+        self.assertEqual((theirs["first_id"], theirs["data"][0]["type"], theirs["has_more"]), ("tiny", "model", False))
+        self.assertEqual(self.client.get("/v1/models/none").status, 404)
+        answer = self.client.post(CHAT, {"model": "none", "messages": HELLO})
+        self.assertEqual((answer.status, answer.json["error"]["code"], answer.json["error"]["param"]), (404, "model_not_found", "model"))
+        answer = self.client.post(MESSAGES, {"model": "none", "messages": HELLO, "max_tokens": 1})
+        self.assertEqual((answer.status, answer.json["error"]["type"]), (404, "not_found_error"))
+        context = models["data"][0]["max_model_len"]
+        for path, body in ((CHAT, {"messages": [{"role": "user", "content": "word " * context}]}), (COMPLETIONS, {"prompt": "word " * context})):
+            for stream in (False, True):
+                answer = self.client.post(path, dict(body, stream=stream))
+                self.assertEqual((answer.status, answer.json["error"]["code"]), (400, "context_length_exceeded"))
+                self.assertRegex(answer.json["error"]["message"], r"maximum context length is %d tokens.*requested \d+ tokens \(\d+ in" % context)
+
+    def test_requests_in_progress(self):
+        import http.client
+
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        body = json.dumps({"messages": HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True})
+        connection.request("POST", CHAT, body, {"Content-Type": "application/json", "X-Request-Id": "my-request"})
+        response = connection.getresponse()
+        response.read(10)
+        listed = self.client.get("/v1/requests")
+        mine = [r for r in listed.json["data"] if r["id"] == "my-request"]
+        self.assertEqual((len(mine), mine[0]["max_tokens"]), (1, 2000))
+        self.assertNotIn(b"who are you", listed.body)
+        connection.close()
+        response.close()
+        self.eventually(lambda: not [r for r in self.client.get("/v1/requests").json["data"] if r["id"] == "my-request"], 5)
+
+
+class Recorded(api_case.Case):
+    """Requests that the reference package took or refused: ours does the same, with the words that clients look for."""
+
+    ROUTES = {"chat": CHAT, "messages": MESSAGES, "responses": RESPONSES}
+    OURS = {"chat/n2"}  # n is available here
+    arguments = ("--thinking", "on")
+
+    def rows(self, kind):
+        for line in (common.ROOT / "tests/data/recipe-golden.jsonl").read_text(encoding="utf-8").split("\n")[:-1]:
+            row = json.loads(line)
+            if row["kind"] == kind and row["profile"] == "v4.1":
+                yield row, {k: v for k, v in row["request"].items() if k != "model"}
+
+    def test_refused_requests(self):
+        count = 0
+        for row, request in self.rows("render_error"):
+            if row["id"] in self.OURS or not isinstance(row["error"], dict):
+                continue
+            answer = self.client.post(self.ROUTES[row["api"]], request)
+            self.assertEqual((answer.status, answer.json["error"]["message"]), (row["status"], row["error"]["error"]["message"]), row["id"])
+            count += 1
+        self.assertGreater(count, 12)
+
+    def test_accepted_requests(self):
+        count = 0
+        for row, request in self.rows("render"):
+            request.update({"max_output_tokens": 1} if row["api"] == "responses" else {"max_tokens": 1})
+            for name in ("stream", "stream_options"):
+                request.pop(name, None)
+            answer = self.client.post(self.ROUTES[row["api"]], request)
+            if row["images"] or "json_schema" in json.dumps(request) or '"regex"' in json.dumps(request):
+                self.assertEqual(answer.status, 400, (row["id"], answer.body))
+                self.assertIn("not available", answer.json["error"]["message"])
+            else:
+                self.assertEqual(answer.status, 200, (row["id"], answer.body))
+                self.assertNotIn("x-ignored-fields", answer.headers, row["id"])
+                count += 1
+        self.assertGreater(count, 60)
+
+
+class Records(api_case.Case):
+    """What is written about a request tells its figures and never its text."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.log = pathlib.Path(cls.folder.name) / "access.jsonl"
+        cls.arguments = ("--access-log", cls.log, "--log-level", "info")
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    def test_access_log(self):
+        secret = "Xylophone"
+        for body in ({}, {"stream": True}):
+            answer = self.good(CHAT, {"messages": [{"role": "user", "content": secret}], "max_tokens": 3, "user": secret, **body}, X_Request_Id="mine-7")
+            self.assertEqual(answer.headers["x-request-id"], "mine-7")
+        self.assertEqual(self.client.post(CHAT, {"messages": [{"role": "user", "content": secret}], "stop": [secret, 5]}).status, 400)
+        self.eventually(lambda: len(self.log.read_text().splitlines()) >= 3, 5)
+        text = self.log.read_text() + "".join(self.server.lines)
+        self.assertNotIn(secret, text)
+        first = json.loads(self.log.read_text().splitlines()[0])
+        self.assertIn("mine-7", first.values())
+        for name, value in (("completion_tokens", 3), ("cached_tokens", 0), ("finish", "length")):
+            self.assertEqual(first[name], value)
+        self.assertGreater(first["prompt_tokens"], 3)
+
+
+class LikeTheService(api_case.Case):
+    arguments = ("--api-like-sampling", "--generation-config", "model", "--seed", "7")
+
+    def test_values(self):
+        def values(**more):
+            answer = self.good(RESPONSES, {"input": "Hi", "max_output_tokens": 1, **more}).json
+            return round(answer["temperature"], 4), round(answer["top_p"], 4), answer["presence_penalty"], answer["seed"]
+
+        thinking = {"reasoning": {"effort": "high"}}
+        self.assertEqual(values(temperature=0.3, top_p=0.5, presence_penalty=1, **thinking), (1, 0.95, 0, 7))
+        self.assertEqual(values(temperature=0.3, top_p=0.97, seed=3, **thinking), (1, 0.97, 0, 3))
+        self.assertEqual(values(temperature=0.3, top_p=0.5, presence_penalty=1), (0.3, 1, 1, 7))
+
+
+if __name__ == "__main__":
+    common.main()
