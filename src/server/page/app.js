@@ -297,6 +297,11 @@ function showTurns() {
     paintActions();
 }
 
+function duration(seconds) {
+    if (seconds < 1) return `${(1000 * seconds).toFixed(0)} ms`;
+    return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+}
+
 function paintThinking(turn, view) {
     const box = view.querySelector(".thinking");
     box.hidden = !turn.reasoning;
@@ -306,7 +311,7 @@ function paintThinking(turn, view) {
     if (thought.textContent !== turn.reasoning) thought.textContent = turn.reasoning;
     const { started, firstAt, answerAt, endedAt } = turn.times;
     const spent = ((answerAt || endedAt || performance.now()) - (firstAt || started)) / 1000;
-    box.querySelector("summary").textContent = thinking ? "Thinking" : `Thought for ${spent < 10 ? spent.toFixed(1) : spent.toFixed(0)} s`;
+    box.querySelector("summary").textContent = thinking ? "Thinking" : `Thought for ${duration(spent)}`;
     box.classList.toggle("active", thinking);
     if (view.thinkingChosen || box.open === thinking) return;
     view.thinkingOpen = thinking;
@@ -373,7 +378,7 @@ function facts(turn) {
         const span = (times.endedAt - times.firstAt) / 1000;
         if (count > 1 && span > 0) parts.push(`${((count - 1) / span).toFixed(0)} per second`);
     }
-    if (times?.firstAt) parts.push(`first after ${(times.firstAt - times.started).toFixed(0)} ms`);
+    if (times?.firstAt) parts.push(`first after ${duration((times.firstAt - times.started) / 1000)}`);
     const cached = usage?.prompt_tokens_details?.cached_tokens ?? usage?.prompt_cache_hit_tokens;
     if (cached !== undefined) parts.push(`${cached} of ${usage.prompt_tokens} prompt tokens cached`);
     if (turn.state === "stopped") parts.push("stopped");
