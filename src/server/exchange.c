@@ -66,7 +66,7 @@ static void write_access(di_exchange *exchange) {
         di_json_key(line, "begun_ms");
         di_json_number(line, di_ms((exchange->begun_ns - exchange->arrival_ns) / 1000 * 1000));
     }
-    di_json_key(line, "total_ms");
+    di_json_key(line, "ms");
     di_json_number(line, di_ms((now - exchange->arrival_ns) / 1000 * 1000));
     for (size_t i = 0; i < exchange->note_count; i++) {
         const di_exchange_note *note = &exchange->notes[i];
@@ -271,12 +271,14 @@ static void write_head(di_exchange *exchange, int http_status, const char *conte
     if ((streamed && !exchange->chunked && !exchange->bodyless) || server->draining || exchange->connection->closing)
         exchange->keep_alive = false;
     di_text head = {0};
-    di_text_printf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\nx-request-id: %s\r\nrequest-id: %s\r\n", http_status,
-                   status_text(http_status), di_server_date(server), exchange->id, exchange->id);
+    di_text_printf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\nx-request-id: %s\r\n", http_status, status_text(http_status),
+                   di_server_date(server), exchange->id);
+    if (!has_header(headers, count, "request-id")) di_text_printf(&head, "request-id: %s\r\n", exchange->id);
     if (content_type) di_text_printf(&head, "Content-Type: %s\r\n", content_type);
     if (!has_header(headers, count, "x-content-type-options"))
         di_text_puts(&head, "X-Content-Type-Options: nosniff\r\n");
-    if (events) di_text_puts(&head, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+    if (events && !has_header(headers, count, "cache-control")) di_text_puts(&head, "Cache-Control: no-cache\r\n");
+    if (events && !has_header(headers, count, "x-accel-buffering")) di_text_puts(&head, "X-Accel-Buffering: no\r\n");
     if (exchange->chunked)
         di_text_puts(&head, "Transfer-Encoding: chunked\r\n");
     else if (!streamed && has_body)
