@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import shutil
 import tempfile
 
 import api_case
@@ -80,6 +81,18 @@ class Answers(api_case.Case):
             self.assertEqual((choice["finish_reason"], choice["stop_reason"]), ("stop", first))
             choice = self.chat({"stop": stop, "include_stop_str_in_output": True})["choices"][0]
             self.assertEqual(choice["message"]["content"], text[: text.index(first) + len(first)])
+
+    def test_pieces_of_characters(self):
+        """Noise made of bytes of many scripts: what cannot be decoded becomes U+FFFD, at the same place streaming or not."""
+        ids = self.good("/tokenize", {"prompt": "Größe 大きい привет 🙂🙃 عربى ไทย 한국어", "add_special_tokens": False}).json["tokens"]
+        bias = {str(i): 12 for i in set(ids)}
+        broken = 0
+        for seed in range(6):
+            whole = self.chat({"temperature": 2, "seed": seed, "max_tokens": 60, "logit_bias": bias, "logprobs": True, "ignore_eos": True, "tools": [CHAT_TOOL] if seed % 2 else []})
+            broken += "\ufffd" in whole["choices"][0]["message"]["content"]
+            entries = whole["choices"][0]["logprobs"]["content"]
+            self.assertEqual(len(entries), 60)
+        self.assertGreater(broken, 0)
 
     def test_thinking_and_every_cut_of_it(self):
         body = {"thinking": {"type": "enabled"}, "messages": HELLO, "max_tokens": 60, "logprobs": True}
@@ -197,6 +210,9 @@ class Answers(api_case.Case):
         listed = echo["choices"][0]["logprobs"]["token_logprobs"]
         self.assertIsNone(listed[0])
         self.assertTrue(all(isinstance(x, float) for x in listed[1:]))
+        scored = both({"prompt": "The table is booked for", "logprobs": 2, "echo": True, "max_tokens": 0})
+        self.assertEqual((scored["choices"][0]["text"], scored["usage"]["completion_tokens"]), ("The table is booked for", 0))
+        self.assertEqual(scored["choices"][0]["logprobs"]["token_logprobs"], echo["choices"][0]["logprobs"]["token_logprobs"][:-16])
         ids = self.good("/tokenize", {"prompt": "The table is booked for"}).json["tokens"]
         self.assertEqual(len(listed), len(ids) + 16)
         self.assertEqual(both({"prompt": ids})["choices"][0]["text"], whole["choices"][0]["text"])
@@ -358,6 +374,39 @@ class Recorded(api_case.Case):
                 self.assertNotIn("x-ignored-fields", answer.headers, row["id"])
                 count += 1
         self.assertGreater(count, 60)
+
+
+class OnlyIds(api_case.Case):
+    """A model without a tokenizer: ids go in and out, everything else is refused by name."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        shutil.copy(common.NANO + "/config.json", cls.folder.name)
+        cls.arguments = ("--load-format", "dummy")
+        cls.server = api_case.Server(*cls.arguments, model=cls.folder.name)
+        cls.client = api_case.Client(cls.server.port)
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    def test_ids(self):
+        answer = self.good(COMPLETIONS, {"prompt": [3, 4, 5], "max_tokens": 4, "return_token_ids": True, "ignore_eos": True}).json
+        self.assertEqual((len(answer["choices"][0]["token_ids"]), answer["choices"][0]["prompt_token_ids"]), (4, [3, 4, 5]))
+        for path, body, param in (
+            (COMPLETIONS, {"prompt": "text"}, "prompt"),
+            (COMPLETIONS, {"prompt": [1], "logprobs": 1}, "logprobs"),
+            (COMPLETIONS, {"prompt": [1], "echo": True}, "echo"),
+            (COMPLETIONS, {"prompt": [1], "stop": "a"}, "stop"),
+            (CHAT, {"messages": HELLO}, "messages"),
+            (RESPONSES, {"input": "x"}, "messages"),
+            ("/tokenize", {"prompt": "x"}, "prompt"),
+            ("/detokenize", {"tokens": [1]}, "tokens"),
+        ):
+            refused = self.client.post(path, body)
+            self.assertEqual((refused.status, refused.json["error"]["param"]), (400, param), refused.body)
 
 
 class Records(api_case.Case):
