@@ -10,6 +10,8 @@ import signal
 import subprocess
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 import browser
 import common
@@ -207,6 +209,51 @@ class Scripted(PageCase):
         expect(self.done(page).get_by_role("alert")).to_contain_text("cannot be reached")
         expect(page.locator("#health-text")).to_have_text("unreachable", timeout=30000)
 
+    def test_markdown_of_any_text(self):
+        """Streamed in pieces or at once: the same nodes. No text is lost or becomes markup, and nothing takes long."""
+        page = self.open(self.address)
+        faults = page.evaluate(r"""async () => {
+            const { showMarkdown } = await import("/page/markdown.js");
+            const faults = [];
+            let state = 7;
+            const random = (n) => (state = (state * 1103515245 + 12345) % 2147483648) % n;
+            const atoms = ["*", "**", "_", "`", "```", "\n", "\n\n", "# ", "- ", "1. ", "> ", "| a | b |\n|---|--:|\n| c | d |\n", "[x](http://a.b)", "[", "](", ")",
+                "<b>", "&amp;", "word ", " ", "  ", "\\", "~~~", "\t", "ü", "---", "|"];
+            for (let round = 0; round < 400; round++) {
+                const text = Array.from({ length: 1 + random(30) }, () => atoms[random(atoms.length)]).join("");
+                const whole = document.createElement("div"), grown = document.createElement("div");
+                showMarkdown(whole, text);
+                for (let end = 0; end <= text.length; end += 1 + random(4)) showMarkdown(grown, text.slice(0, end));
+                showMarkdown(grown, text);
+                if (whole.innerHTML !== grown.innerHTML) faults.push(["streamed", text]);
+                if (whole.querySelector("b, script, img")) faults.push(["markup", text]);
+                const letters = (t) => t.replace(/[^a-zü]/g, "");
+                if (!text.includes("http") && !text.includes("`") && !text.includes("~") && letters(whole.textContent) !== letters(text)) faults.push(["text", text, whole.textContent]);
+            }
+            for (const piece of ["*", "**a ", "_a ", "[", "[a](", "`", "> ", "- ", "  - ", "# #", "|", "| - ", " ", "\n", "~", "*_", "![", "\\", "1. "]) {
+                const text = piece.repeat(50000 / piece.length), started = performance.now();
+                showMarkdown(document.createElement("div"), text);
+                if (performance.now() - started > 3000) faults.push(["slow", piece, performance.now() - started]);
+            }
+            return faults;
+        }""")
+        self.assertEqual(faults[:5], [])
+
+    def test_events_at_every_cut(self):
+        page = self.open(self.address)
+        faults = page.evaluate(r"""async () => {
+            const { EventSplitter } = await import("/page/api.js");
+            const bytes = new TextEncoder().encode(": note\r\ndata: a\r\n\r\nevent: x\ndata:grün\ndata: 🌱\n\n\n\ndata: b\r\rdata: c\n\nid: 4\n\n");
+            const faults = [];
+            for (let i = 0; i <= bytes.length; i++) for (let j = i; j <= bytes.length; j++) {
+                const splitter = new EventSplitter(), got = [];
+                for (const part of [bytes.slice(0, i), bytes.slice(i, j), bytes.slice(j)]) splitter.push(part, (data) => got.push(data));
+                if (got.join("|") !== "a|grün\n🌱|b|c") faults.push([i, j, got]);
+            }
+            return faults;
+        }""")
+        self.assertEqual(faults[:3], [])
+
     def test_key(self):
         self.server.key = "sesame"
         page = self.open(self.address)
@@ -298,18 +345,48 @@ class Scripted(PageCase):
 class Real(PageCase):
     """The page as the program serves it, with the program's own answers."""
 
-    def setUp(self):
+    def serve(self, **environment):
+        self.faults = []
         self.server = subprocess.Popen([common.BINARY, "serve", common.TINY, "--port", "0", "--access-log", "off", "--thinking", "on"],
-                                       stderr=subprocess.PIPE, text=True, env=common.environment())
+                                       stderr=subprocess.PIPE, text=True, env=common.environment(**environment))
         self.addCleanup(self.server.stderr.close)
-        self.address = re.search(r"http://\S+", self.server.stderr.readline())[0] + "/"
+        for line in self.server.stderr:
+            found = re.search(r" at (http://\S+)", line)
+            if found:
+                break
+        self.address = found[1] + "/"
 
     def tearDown(self):
         self.server.send_signal(signal.SIGTERM)
         self.assertEqual(self.server.wait(timeout=60), 0)
         self.assertEqual(self.faults, [], "the page logged errors or broke its own Content-Security-Policy")
 
+    def fetch(self, path, **headers):
+        """Status, headers and body, whatever the status."""
+        try:
+            answer = urllib.request.urlopen(urllib.request.Request(self.address + path, headers=headers), timeout=30)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            return answer.status, answer.headers, answer.read()
+
+    def test_files(self):
+        self.serve(DEEPINFER_API_KEY="open-sesame")
+        for file in sorted(scripted_server.PAGE.iterdir()):
+            if file.suffix not in scripted_server.TYPES:
+                continue
+            path = "" if file.name == "index.html" else f"page/{file.name}"
+            status, headers, body = self.fetch(path)
+            self.assertEqual((status, body, headers["Content-Type"]), (200, file.read_bytes(), f"{scripted_server.TYPES[file.suffix]}; charset=utf-8"))
+            self.assertEqual(headers["Content-Security-Policy"], scripted_server.policy())
+            self.assertNotIn("unsafe", headers["Content-Security-Policy"])
+            self.assertEqual((headers["X-Content-Type-Options"], headers["Referrer-Policy"]), ("nosniff", "no-referrer"))
+            self.assertEqual(self.fetch(path, **{"If-None-Match": f'W/"x", {headers["ETag"]}'})[::2], (304, b""))
+            self.assertEqual(self.fetch(path, **{"If-None-Match": '"other"'})[0], 200)
+        self.assertEqual([self.fetch(path)[0] for path in ("page/", "page/embed.cmake", "page/../metrics", "v1/models", "metrics")], [401, 404, 404, 401, 401])
+
     def test_conversation(self):
+        self.serve()
         page = self.open(self.address)
         expect(page.locator("#health-text")).to_have_text("ready")
         expect(page.locator("#model")).to_have_text("tiny")
