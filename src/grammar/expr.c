@@ -1,0 +1,725 @@
+/* expr.c - constructors of expressions with the laws that keep derivatives few; see expr.h. */
+#include "grammar/expr.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 4000 }; /* of derivatives inside derivatives: bounds the stack */
+
+bool di_grow(void *array, uint32_t *capacity, uint64_t need, size_t size) {
+    if (need <= *capacity) return true;
+    uint64_t wanted = need + need / 2 + 16;
+    if (wanted > UINT32_MAX / 2) return false;
+    void *old, *fresh;
+    memcpy(&old, array, sizeof old);
+    fresh = realloc(old, wanted * size);
+    if (!fresh) return false;
+    memcpy(array, &fresh, sizeof fresh);
+    *capacity = (uint32_t)wanted;
+    return true;
+}
+
+uint64_t di_mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+bool di_table_reserve(di_table *table, uint64_t (*hash)(const void *arg, uint32_t index), const void *arg) {
+    if ((uint64_t)table->used * 2 < table->size) return true;
+    uint32_t size = table->size ? table->size * 2 : 64;
+    if (size < table->size) return false;
+    uint32_t *slots = calloc(size, sizeof *slots);
+    if (!slots) return false;
+    for (uint32_t i = 0; i < table->size; i++) {
+        if (!table->slots[i]) continue;
+        uint64_t at = hash(arg, table->slots[i] - 1);
+        while (slots[at & (size - 1)]) at++;
+        slots[at & (size - 1)] = table->slots[i];
+    }
+    free(table->slots);
+    table->slots = slots;
+    table->size = size;
+    return true;
+}
+
+bool di_exprs_spend(di_exprs *x, uint64_t steps) {
+    x->work += steps;
+    if (x->work > x->work_limit && x->failed == DI_OK) x->failed = DI_ERR_LIMIT;
+    return x->failed == DI_OK;
+}
+
+static di_expr fail(di_exprs *x, di_status status) {
+    if (x->failed == DI_OK) x->failed = status;
+    return DI_EXPR_EMPTY;
+}
+
+/* ------------------------------------------------------------------------------------------------------- interning */
+
+static uint64_t hash_content(const di_exprs *x, const di_expr_node *n, const uint32_t *list) {
+    uint64_t hash = di_mix(n->kind, n->kind == DI_KIND_OR || n->kind == DI_KIND_AND ? 0 : n->a);
+    hash = di_mix(hash, n->b);
+    hash = di_mix(hash, (uint64_t)n->low << 32 | n->high);
+    if (list)
+        for (uint32_t i = 0; i < n->b; i++) hash = di_mix(hash, list[i]);
+    (void)x;
+    return hash;
+}
+
+static const uint32_t *list_of(const di_exprs *x, const di_expr_node *n) {
+    return n->kind == DI_KIND_OR || n->kind == DI_KIND_AND ? x->pool + n->a : NULL;
+}
+
+static uint64_t hash_node(const void *arg, uint32_t index) {
+    const di_exprs *x = arg;
+    return hash_content(x, &x->nodes[index], list_of(x, &x->nodes[index]));
+}
+
+/* The id of this node; `list` is the content of OR and AND. */
+static di_expr intern(di_exprs *x, di_expr_node node, const uint32_t *list) {
+    if (x->failed != DI_OK) return DI_EXPR_EMPTY;
+    if (!di_table_reserve(&x->node_table, hash_node, x)) return fail(x, DI_ERR_MEMORY);
+    uint64_t at = hash_content(x, &node, list);
+    uint32_t mask = x->node_table.size - 1, slot;
+    for (; (slot = x->node_table.slots[at & mask]); at++) {
+        const di_expr_node *n = &x->nodes[slot - 1];
+        if (n->kind != node.kind || n->b != node.b || n->low != node.low || n->high != node.high) continue;
+        if (list ? memcmp(x->pool + n->a, list, node.b * sizeof *list) == 0 : n->a == node.a) return slot - 1;
+    }
+    if (x->count >= x->node_limit) return fail(x, DI_ERR_LIMIT);
+    if (!di_grow(&x->nodes, &x->capacity, (uint64_t)x->count + 1, sizeof *x->nodes)) return fail(x, DI_ERR_MEMORY);
+    if (list) {
+        if (!di_exprs_spend(x, node.b)) return DI_EXPR_EMPTY;
+        if ((uint64_t)x->pool_count + node.b > (uint64_t)x->node_limit * 8) return fail(x, DI_ERR_LIMIT);
+        if (!di_grow(&x->pool, &x->pool_capacity, (uint64_t)x->pool_count + node.b, sizeof *x->pool))
+            return fail(x, DI_ERR_MEMORY);
+        memcpy(x->pool + x->pool_count, list, node.b * sizeof *list);
+        node.a = x->pool_count;
+        x->pool_count += node.b;
+    }
+    x->nodes[x->count] = node;
+    x->node_table.slots[at & mask] = ++x->node_table.used;
+    return x->count++;
+}
+
+di_status di_exprs_init(di_exprs *x, uint32_t node_limit, uint64_t work_limit) {
+    memset(x, 0, sizeof *x);
+    x->node_limit = node_limit;
+    x->work_limit = work_limit;
+    x->class_sets = UINT32_MAX;
+    intern(x, (di_expr_node){.kind = DI_KIND_EMPTY}, NULL);
+    intern(x, (di_expr_node){.kind = DI_KIND_EPSILON, .nullable = true}, NULL);
+    intern(x, (di_expr_node){.kind = DI_KIND_NOT, .a = DI_EXPR_EMPTY, .nullable = true}, NULL);
+    return x->failed;
+}
+
+static bool copy_array(void *to, const void *from, uint32_t count, uint32_t *capacity, size_t size) {
+    void *fresh = malloc((count ? count : 1) * size);
+    if (!fresh) return false;
+    if (count) memcpy(fresh, from, count * size);
+    memcpy(to, &fresh, sizeof fresh);
+    if (capacity) *capacity = count;
+    return true;
+}
+
+di_status di_exprs_copy(di_exprs *to, const di_exprs *from) {
+    *to = *from;
+    to->nodes = NULL, to->pool = NULL, to->sets = NULL, to->multiples = NULL;
+    to->node_table.slots = to->set_table.slots = NULL;
+    to->memo_keys = NULL, to->memo_values = NULL, to->memo_size = to->memo_used = 0;
+    to->alive = NULL, to->alive_count = 0;
+    to->work = 0;
+    to->failed = DI_OK;
+    bool ok = copy_array(&to->nodes, from->nodes, from->count, &to->capacity, sizeof *to->nodes) &&
+              copy_array(&to->pool, from->pool, from->pool_count, &to->pool_capacity, sizeof *to->pool) &&
+              copy_array(&to->sets, from->sets, from->set_count, &to->set_capacity, sizeof *to->sets) &&
+              copy_array(&to->multiples, from->multiples, from->multiple_count, &to->multiple_capacity,
+                         sizeof *to->multiples) &&
+              copy_array(&to->node_table.slots, from->node_table.slots, from->node_table.size, NULL,
+                         sizeof *to->node_table.slots) &&
+              copy_array(&to->set_table.slots, from->set_table.slots, from->set_table.size, NULL,
+                         sizeof *to->set_table.slots);
+    if (ok) return DI_OK;
+    di_exprs_free(to);
+    return DI_ERR_MEMORY;
+}
+
+void di_exprs_free(di_exprs *x) {
+    free(x->nodes);
+    free(x->pool);
+    free(x->sets);
+    free(x->multiples);
+    free(x->node_table.slots);
+    free(x->set_table.slots);
+    free(x->memo_keys);
+    free(x->memo_values);
+    free(x->alive);
+    memset(x, 0, sizeof *x);
+}
+
+size_t di_exprs_memory(const di_exprs *x) {
+    return x->capacity * sizeof *x->nodes + x->pool_capacity * sizeof *x->pool + x->set_capacity * sizeof *x->sets +
+           ((size_t)x->node_table.size + x->set_table.size) * sizeof(uint32_t) +
+           x->memo_size * (sizeof *x->memo_keys + sizeof *x->memo_values) + x->alive_count;
+}
+
+bool di_expr_nullable(const di_exprs *x, di_expr a) {
+    return x->nodes[a].nullable;
+}
+
+/* ---------------------------------------------------------------------------------------------------- constructors */
+
+static uint64_t hash_bytes(const di_byte_set *set) {
+    uint64_t hash = 0;
+    for (int i = 0; i < 4; i++) hash = di_mix(hash, set->bits[i]);
+    return hash;
+}
+
+static uint64_t hash_set(const void *arg, uint32_t index) {
+    return hash_bytes(&((const di_exprs *)arg)->sets[index]);
+}
+
+di_expr di_expr_set(di_exprs *x, const di_byte_set *set) {
+    if (!(set->bits[0] | set->bits[1] | set->bits[2] | set->bits[3])) return DI_EXPR_EMPTY;
+    if (x->failed != DI_OK) return DI_EXPR_EMPTY;
+    if (!di_table_reserve(&x->set_table, hash_set, x)) return fail(x, DI_ERR_MEMORY);
+    uint64_t at = hash_bytes(set);
+    uint32_t mask = x->set_table.size - 1, slot;
+    for (; (slot = x->set_table.slots[at & mask]); at++)
+        if (memcmp(&x->sets[slot - 1], set, sizeof *set) == 0) break;
+    if (!slot) {
+        if (!di_grow(&x->sets, &x->set_capacity, (uint64_t)x->set_count + 1, sizeof *x->sets))
+            return fail(x, DI_ERR_MEMORY);
+        x->sets[x->set_count++] = *set;
+        slot = x->set_table.slots[at & mask] = ++x->set_table.used;
+    }
+    return intern(x, (di_expr_node){.kind = DI_KIND_SET, .a = slot - 1}, NULL);
+}
+
+static void set_add(di_byte_set *set, uint8_t byte) {
+    set->bits[byte >> 6] |= (uint64_t)1 << (byte & 63);
+}
+
+static bool set_has(const di_byte_set *set, uint8_t byte) {
+    return set->bits[byte >> 6] >> (byte & 63) & 1;
+}
+
+di_expr di_expr_range(di_exprs *x, uint8_t low, uint8_t high) {
+    di_byte_set set = {0};
+    for (unsigned b = low; b <= high; b++) set_add(&set, (uint8_t)b);
+    return di_expr_set(x, &set);
+}
+
+di_expr di_expr_byte(di_exprs *x, uint8_t byte) {
+    return di_expr_range(x, byte, byte);
+}
+
+static di_expr cat_flat(di_exprs *x, di_expr a, di_expr b) {
+    const di_expr_node *na = &x->nodes[a], *nb = &x->nodes[b];
+    bool star = na->kind == DI_KIND_REPEAT && na->low == 0 && na->high == DI_UNBOUNDED;
+    if (star && (b == a || (nb->kind == DI_KIND_CAT && nb->a == a))) return b; /* x* x* = x* */
+    return intern(x,
+                  (di_expr_node){.kind = DI_KIND_CAT,
+                                 .nullable = na->nullable && nb->nullable,
+                                 .boolean = na->boolean || nb->boolean,
+                                 .a = a,
+                                 .b = b},
+                  NULL);
+}
+
+di_expr di_expr_cat(di_exprs *x, di_expr a, di_expr b) {
+    if (a == DI_EXPR_EMPTY || b == DI_EXPR_EMPTY) return DI_EXPR_EMPTY;
+    if (a == DI_EXPR_EPSILON) return b;
+    if (b == DI_EXPR_EPSILON) return a;
+    if (x->nodes[a].kind != DI_KIND_CAT) return cat_flat(x, a, b);
+    uint32_t length = 0, size = 0;
+    di_expr *parts = NULL;
+    for (; x->nodes[a].kind == DI_KIND_CAT; a = x->nodes[a].b) {
+        if (!di_grow(&parts, &size, (uint64_t)length + 1, sizeof *parts)) {
+            free(parts);
+            return fail(x, DI_ERR_MEMORY);
+        }
+        parts[length++] = x->nodes[a].a;
+    }
+    di_exprs_spend(x, length);
+    di_expr result = cat_flat(x, a, b);
+    while (length && x->failed == DI_OK) result = cat_flat(x, parts[--length], result);
+    free(parts);
+    return x->failed == DI_OK ? result : DI_EXPR_EMPTY;
+}
+
+static int compare_ids(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void sort_ids(uint32_t *list, uint32_t count) {
+    bool sorted = true;
+    for (uint32_t i = 1; i < count && sorted; i++) sorted = list[i - 1] <= list[i];
+    if (sorted) return;
+    if (count > 16) {
+        qsort(list, count, sizeof *list, compare_ids);
+        return;
+    }
+    for (uint32_t i = 1; i < count; i++) {
+        uint32_t value = list[i], j = i;
+        for (; j && list[j - 1] > value; j--) list[j] = list[j - 1];
+        list[j] = value;
+    }
+}
+
+/* Members of `list` without nesting of the same kind, sorted, once each. False when memory ran out. */
+static bool flatten(di_exprs *x, di_expr_kind kind, const di_expr *list, uint32_t count, di_expr **out, uint32_t *n,
+                    di_expr *local, uint32_t local_size) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < count; i++) total += x->nodes[list[i]].kind == kind ? x->nodes[list[i]].b : 1;
+    if (!di_exprs_spend(x, total)) return false;
+    *out = total <= local_size ? local : malloc(total * sizeof **out);
+    if (!*out) {
+        fail(x, DI_ERR_MEMORY);
+        return false;
+    }
+    *n = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const di_expr_node *node = &x->nodes[list[i]];
+        if (node->kind == kind) {
+            memcpy(*out + *n, x->pool + node->a, node->b * sizeof **out);
+            *n += node->b;
+        } else {
+            (*out)[(*n)++] = list[i];
+        }
+    }
+    sort_ids(*out, *n);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *n; i++)
+        if (!kept || (*out)[kept - 1] != (*out)[i]) (*out)[kept++] = (*out)[i];
+    *n = kept;
+    return true;
+}
+
+static bool has_id(const di_expr *list, uint32_t n, di_expr id) {
+    return bsearch(&id, list, n, sizeof *list, compare_ids) != NULL;
+}
+
+/* Joins the sets of an OR or AND into one; a removed member is set to `skip`. */
+static uint32_t join_sets(di_exprs *x, di_expr_kind kind, di_expr *list, uint32_t n) {
+    di_byte_set joined = {0};
+    uint32_t found = 0, kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const di_expr_node *node = &x->nodes[list[i]];
+        if (node->kind != DI_KIND_SET) continue;
+        for (int w = 0; w < 4; w++) {
+            uint64_t bits = x->sets[node->a].bits[w];
+            if (kind == DI_KIND_OR || !found)
+                joined.bits[w] |= bits;
+            else
+                joined.bits[w] &= bits;
+        }
+        found++;
+    }
+    if (found < 2) return n;
+    di_expr one = di_expr_set(x, &joined);
+    for (uint32_t i = 0; i < n; i++)
+        if (x->nodes[list[i]].kind != DI_KIND_SET) list[kept++] = list[i];
+    list[kept++] = one;
+    sort_ids(list, kept);
+    return kept;
+}
+
+static di_expr make_or(di_exprs *x, di_expr *list, uint32_t n) {
+    n = join_sets(x, DI_KIND_OR, list, n);
+    if (has_id(list, n, DI_EXPR_ALL)) return DI_EXPR_ALL;
+    if (n && list[0] == DI_EXPR_EMPTY) list++, n--;
+    bool nullable = false, boolean = false, without_epsilon = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const di_expr_node *node = &x->nodes[list[i]];
+        nullable = nullable || node->nullable;
+        boolean = boolean || node->boolean;
+        without_epsilon = without_epsilon || (node->nullable && list[i] != DI_EXPR_EPSILON);
+        if (node->kind == DI_KIND_NOT && has_id(list, n, node->a)) return DI_EXPR_ALL;
+    }
+    if (n && list[0] == DI_EXPR_EPSILON && without_epsilon) list++, n--;
+    if (n == 0) return DI_EXPR_EMPTY;
+    if (n == 1) return list[0];
+    return intern(x, (di_expr_node){.kind = DI_KIND_OR, .nullable = nullable, .boolean = boolean, .b = n}, list);
+}
+
+static di_expr make_and(di_exprs *x, di_expr *list, uint32_t n) {
+    n = join_sets(x, DI_KIND_AND, list, n);
+    uint32_t kept = 0;
+    bool nullable = true;
+    for (uint32_t i = 0; i < n; i++) {
+        if (list[i] == DI_EXPR_EMPTY) return DI_EXPR_EMPTY;
+        if (list[i] == DI_EXPR_ALL) continue;
+        nullable = nullable && x->nodes[list[i]].nullable;
+        list[kept++] = list[i];
+    }
+    n = kept;
+    if (n == 0) return DI_EXPR_ALL;
+    if (list[0] == DI_EXPR_EPSILON) return nullable ? DI_EXPR_EPSILON : DI_EXPR_EMPTY;
+    for (uint32_t i = 0; i < n; i++)
+        if (x->nodes[list[i]].kind == DI_KIND_NOT && has_id(list, n, x->nodes[list[i]].a)) return DI_EXPR_EMPTY;
+    if (n == 1) return list[0];
+    return intern(x, (di_expr_node){.kind = DI_KIND_AND, .nullable = nullable, .boolean = true, .b = n}, list);
+}
+
+static di_expr combine(di_exprs *x, di_expr_kind kind, const di_expr *list, uint32_t count) {
+    di_expr local[64], *flat;
+    uint32_t n;
+    if (x->failed != DI_OK || !flatten(x, kind, list, count, &flat, &n, local, 64)) return DI_EXPR_EMPTY;
+    di_expr result = kind == DI_KIND_OR ? make_or(x, flat, n) : make_and(x, flat, n);
+    if (flat != local) free(flat);
+    return result;
+}
+
+di_expr di_expr_or(di_exprs *x, const di_expr *list, uint32_t count) {
+    return combine(x, DI_KIND_OR, list, count);
+}
+
+di_expr di_expr_and(di_exprs *x, const di_expr *list, uint32_t count) {
+    return combine(x, DI_KIND_AND, list, count);
+}
+
+di_expr di_expr_or2(di_exprs *x, di_expr a, di_expr b) {
+    if (a == b || b == DI_EXPR_EMPTY) return a;
+    if (a == DI_EXPR_EMPTY) return b;
+    return combine(x, DI_KIND_OR, (di_expr[]){a, b}, 2);
+}
+
+di_expr di_expr_and2(di_exprs *x, di_expr a, di_expr b) {
+    return a == b ? a : combine(x, DI_KIND_AND, (di_expr[]){a, b}, 2);
+}
+
+di_expr di_expr_not(di_exprs *x, di_expr a) {
+    if (x->nodes[a].kind == DI_KIND_NOT) return x->nodes[a].a;
+    return intern(x, (di_expr_node){.kind = DI_KIND_NOT, .nullable = !x->nodes[a].nullable, .boolean = true, .a = a},
+                  NULL);
+}
+
+di_expr di_expr_minus(di_exprs *x, di_expr a, di_expr b) {
+    return b == DI_EXPR_EMPTY ? a : di_expr_and2(x, a, di_expr_not(x, b));
+}
+
+di_expr di_expr_repeat(di_exprs *x, di_expr a, uint32_t low, uint32_t high) {
+    if (low > high) return DI_EXPR_EMPTY;
+    if (high == 0 || a == DI_EXPR_EPSILON) return DI_EXPR_EPSILON;
+    if (a == DI_EXPR_EMPTY) return low ? DI_EXPR_EMPTY : DI_EXPR_EPSILON;
+    if (low == 1 && high == 1) return a;
+    const di_expr_node *n = &x->nodes[a];
+    if (a == DI_EXPR_ALL) return a;
+    if (n->nullable) low = 0;
+    if (n->kind == DI_KIND_REPEAT && n->low == 0 && n->high == DI_UNBOUNDED) return a;
+    return intern(
+        x,
+        (di_expr_node){
+            .kind = DI_KIND_REPEAT, .nullable = low == 0, .boolean = n->boolean, .a = a, .low = low, .high = high},
+        NULL);
+}
+
+di_expr di_expr_optional(di_exprs *x, di_expr a) {
+    return di_expr_or2(x, DI_EXPR_EPSILON, a);
+}
+
+di_expr di_expr_star(di_exprs *x, di_expr a) {
+    return di_expr_repeat(x, a, 0, DI_UNBOUNDED);
+}
+
+di_expr di_expr_nonempty(di_exprs *x, di_expr a) {
+    if (!x->nodes[a].nullable) return a;
+    const di_expr_node n = x->nodes[a];
+    if (a == DI_EXPR_EPSILON) return DI_EXPR_EMPTY;
+    if (n.kind == DI_KIND_REPEAT && !x->nodes[n.a].nullable) return di_expr_repeat(x, n.a, 1, n.high);
+    if (n.kind == DI_KIND_OR) {
+        di_expr result = DI_EXPR_EMPTY;
+        for (uint32_t i = 0; i < n.b; i++) result = di_expr_or2(x, result, di_expr_nonempty(x, x->pool[n.a + i]));
+        return result;
+    }
+    return di_expr_and2(x, a, di_expr_not(x, DI_EXPR_EPSILON));
+}
+
+di_expr di_expr_literal(di_exprs *x, const char *bytes, size_t length) {
+    di_expr result = DI_EXPR_EPSILON;
+    while (length && x->failed == DI_OK) result = di_expr_cat(x, di_expr_byte(x, (uint8_t)bytes[--length]), result);
+    return result;
+}
+
+/* Phases of MULTIPLE: 0 = no digit yet, 1 = in the integer part, 2 + f = f digits behind the point, of which those
+ * beyond the scale must be zeros. At least one digit must follow the point. */
+static bool multiple_nullable(const di_multiple *m, uint32_t residue, uint32_t phase) {
+    if (phase == 0 || phase == 2) return false;
+    uint64_t value = residue;
+    for (uint32_t f = phase == 1 ? 0 : phase - 2; f < m->scale; f++) value = value * 10 % m->modulus;
+    return value == 0;
+}
+
+static di_expr multiple_at(di_exprs *x, uint32_t index, uint32_t residue, uint32_t phase) {
+    return intern(x,
+                  (di_expr_node){.kind = DI_KIND_MULTIPLE,
+                                 .nullable = multiple_nullable(&x->multiples[index], residue, phase),
+                                 .boolean = true,
+                                 .a = index,
+                                 .b = residue,
+                                 .low = phase},
+                  NULL);
+}
+
+di_expr di_expr_multiple(di_exprs *x, uint32_t modulus, uint32_t scale) {
+    uint32_t i = 0;
+    while (i < x->multiple_count && (x->multiples[i].modulus != modulus || x->multiples[i].scale != scale)) i++;
+    if (i == x->multiple_count) {
+        if (!di_grow(&x->multiples, &x->multiple_capacity, (uint64_t)i + 1, sizeof *x->multiples))
+            return fail(x, DI_ERR_MEMORY);
+        x->multiples[x->multiple_count++] = (di_multiple){modulus, scale};
+    }
+    return multiple_at(x, i, 0, 0);
+}
+
+static di_expr derive_multiple(di_exprs *x, const di_expr_node *n, uint8_t byte) {
+    const di_multiple *m = &x->multiples[n->a];
+    if (byte == '.') return n->low == 1 ? multiple_at(x, n->a, n->b, 2) : DI_EXPR_EMPTY;
+    if (byte < '0' || byte > '9') return DI_EXPR_EMPTY;
+    uint32_t digit = byte - '0';
+    bool fraction = n->low >= 2;
+    if (fraction && n->low - 2 >= m->scale) { /* beyond the scale */
+        if (digit) return DI_EXPR_EMPTY;
+        return multiple_at(x, n->a, n->b, n->low == 2 ? 3 : n->low);
+    }
+    uint32_t residue = (uint32_t)(((uint64_t)n->b * 10 + digit) % m->modulus);
+    return multiple_at(x, n->a, residue, fraction ? n->low + 1 : 1);
+}
+
+/* ----------------------------------------------------------------------------------------------------- derivatives */
+
+static di_expr *memo_slot(di_exprs *x, uint64_t key) {
+    if ((uint64_t)x->memo_used * 2 >= x->memo_size) {
+        uint32_t size = x->memo_size ? x->memo_size * 2 : 256;
+        uint64_t *keys = calloc(size, sizeof *keys);
+        di_expr *values = malloc(size * sizeof *values);
+        if (!keys || !values || size < x->memo_size) {
+            free(keys);
+            free(values);
+            fail(x, DI_ERR_MEMORY);
+            return NULL;
+        }
+        for (uint32_t i = 0; i < x->memo_size; i++) {
+            if (!x->memo_keys[i]) continue;
+            uint64_t at = di_mix(0, x->memo_keys[i]);
+            while (keys[at & (size - 1)]) at++;
+            keys[at & (size - 1)] = x->memo_keys[i];
+            values[at & (size - 1)] = x->memo_values[i];
+        }
+        free(x->memo_keys);
+        free(x->memo_values);
+        x->memo_keys = keys;
+        x->memo_values = values;
+        x->memo_size = size;
+    }
+    uint64_t at = di_mix(0, key);
+    while (x->memo_keys[at & (x->memo_size - 1)] && x->memo_keys[at & (x->memo_size - 1)] != key) at++;
+    at &= x->memo_size - 1;
+    if (!x->memo_keys[at]) {
+        x->memo_keys[at] = key;
+        x->memo_values[at] = UINT32_MAX;
+        x->memo_used++;
+    }
+    return &x->memo_values[at];
+}
+
+static di_expr derive_list(di_exprs *x, const di_expr_node *n, uint8_t byte) {
+    di_expr local[64], *list = n->b <= 64 ? local : malloc(n->b * sizeof *list);
+    if (!list) return fail(x, DI_ERR_MEMORY);
+    uint32_t count = 0;
+    bool dead = false;
+    for (uint32_t i = 0; i < n->b && !dead; i++) {
+        di_expr d = di_expr_derive(x, x->pool[n->a + i], byte);
+        if (d != DI_EXPR_EMPTY)
+            list[count++] = d;
+        else
+            dead = n->kind == DI_KIND_AND;
+    }
+    di_expr result = dead || x->failed != DI_OK || (count == 0) ? DI_EXPR_EMPTY : combine(x, n->kind, list, count);
+    if (list != local) free(list);
+    return result;
+}
+
+static di_expr derive_cat(di_exprs *x, const di_expr_node *n, uint8_t byte) {
+    di_expr head = di_expr_cat(x, di_expr_derive(x, n->a, byte), n->b);
+    if (!x->nodes[n->a].nullable) return head;
+    return di_expr_or2(x, head, di_expr_derive(x, n->b, byte));
+}
+
+di_expr di_expr_derive(di_exprs *x, di_expr a, uint8_t byte) {
+    if (x->failed != DI_OK || a <= DI_EXPR_EPSILON) return DI_EXPR_EMPTY;
+    if (a == DI_EXPR_ALL) return a;
+    const di_expr_node n = x->nodes[a];
+    if (n.kind == DI_KIND_SET) return set_has(&x->sets[n.a], byte) ? DI_EXPR_EPSILON : DI_EXPR_EMPTY;
+    if (n.kind == DI_KIND_CAT && x->nodes[n.a].kind == DI_KIND_SET)
+        return set_has(&x->sets[x->nodes[n.a].a], byte) ? n.b : DI_EXPR_EMPTY;
+    if (n.kind == DI_KIND_MULTIPLE) return derive_multiple(x, &n, byte);
+    uint64_t key = ((uint64_t)a << 8 | byte) + 1;
+    const di_expr *slot = memo_slot(x, key);
+    if (!slot) return DI_EXPR_EMPTY;
+    if (*slot != UINT32_MAX) return *slot;
+    if (!di_exprs_spend(x, 1)) return DI_EXPR_EMPTY;
+    if (x->depth >= MAX_DEPTH) return fail(x, DI_ERR_LIMIT);
+    x->depth++;
+    di_expr result = DI_EXPR_EMPTY;
+    switch (n.kind) {
+    case DI_KIND_CAT:
+        result = derive_cat(x, &n, byte);
+        break;
+    case DI_KIND_OR:
+    case DI_KIND_AND:
+        result = derive_list(x, &n, byte);
+        break;
+    case DI_KIND_NOT:
+        result = di_expr_not(x, di_expr_derive(x, n.a, byte));
+        break;
+    case DI_KIND_REPEAT: {
+        uint32_t low = n.low ? n.low - 1 : 0, high = n.high == DI_UNBOUNDED ? n.high : n.high - 1;
+        di_expr rest = di_expr_repeat(x, n.a, low, high);
+        result = di_expr_cat(x, di_expr_derive(x, n.a, byte), rest);
+        break;
+    }
+    default:
+        break;
+    }
+    x->depth--;
+    if (x->failed != DI_OK) return DI_EXPR_EMPTY;
+    di_expr *out = memo_slot(x, key);
+    if (out) *out = result;
+    return result;
+}
+
+void di_expr_classes(di_exprs *x) {
+    if (x->class_sets == x->set_count && x->class_digits == (x->multiple_count > 0)) return;
+    uint16_t class_of[256] = {0};
+    uint32_t count = 1;
+    di_byte_set digits[11] = {{{0}}};
+    for (unsigned i = 0; i < 10; i++) set_add(&digits[i], (uint8_t)('0' + i));
+    set_add(&digits[10], '.');
+    uint32_t extra = x->multiple_count ? 11 : 0;
+    for (uint32_t i = 0; i < x->set_count + extra && count < 256; i++) {
+        const di_byte_set *set = i < x->set_count ? &x->sets[i] : &digits[i - x->set_count];
+        uint16_t inside[256];
+        uint32_t sizes[256] = {0}, hits[256] = {0};
+        for (unsigned b = 0; b < 256; b++) {
+            sizes[class_of[b]]++;
+            hits[class_of[b]] += set_has(set, (uint8_t)b);
+        }
+        uint32_t before = count;
+        for (uint32_t c = 0; c < before; c++) inside[c] = (uint16_t)(hits[c] && hits[c] < sizes[c] ? count++ : c);
+        for (unsigned b = 0; b < 256; b++)
+            if (set_has(set, (uint8_t)b)) class_of[b] = inside[class_of[b]];
+    }
+    for (int b = 255; b >= 0; b--) {
+        x->class_of[b] = (uint8_t)class_of[b];
+        x->class_byte[class_of[b]] = (uint8_t)b;
+    }
+    x->class_count = count;
+    x->class_sets = x->set_count;
+    x->class_digits = x->multiple_count > 0;
+}
+
+/* -------------------------------------------------------------------------------------------------------- emptiness */
+
+enum { UNKNOWN, ALIVE, DEAD };
+
+static bool reserve_alive(di_exprs *x) {
+    if (x->count <= x->alive_count) return true;
+    uint32_t size = x->count + x->count / 2 + 64;
+    uint8_t *alive = realloc(x->alive, size);
+    if (!alive) {
+        fail(x, DI_ERR_MEMORY);
+        return false;
+    }
+    memset(alive + x->alive_count, UNKNOWN, size - x->alive_count);
+    x->alive = alive;
+    x->alive_count = size;
+    return true;
+}
+
+static bool known_alive(const di_exprs *x, di_expr a) {
+    const di_expr_node *n = &x->nodes[a];
+    return a != DI_EXPR_EMPTY && (n->nullable || !n->boolean || (a < x->alive_count && x->alive[a] == ALIVE));
+}
+
+typedef struct search {
+    di_expr *found; /* in order of discovery */
+    uint32_t *from; /* index of the state it was reached from */
+    uint32_t count, capacity, from_capacity;
+    di_table seen;
+} search;
+
+static uint64_t hash_found(const void *arg, uint32_t index) {
+    return di_mix(0, ((const search *)arg)->found[index]);
+}
+
+/* Adds a state; false when memory ran out. */
+static bool search_add(search *s, di_expr state, uint32_t from) {
+    if (!di_table_reserve(&s->seen, hash_found, s)) return false;
+    uint64_t at = di_mix(0, state);
+    uint32_t mask = s->seen.size - 1;
+    for (; s->seen.slots[at & mask]; at++)
+        if (s->found[s->seen.slots[at & mask] - 1] == state) return true;
+    if (!di_grow(&s->found, &s->capacity, (uint64_t)s->count + 1, sizeof *s->found) ||
+        !di_grow(&s->from, &s->from_capacity, (uint64_t)s->count + 1, sizeof *s->from))
+        return false;
+    s->found[s->count] = state;
+    s->from[s->count++] = from;
+    s->seen.slots[at & mask] = ++s->seen.used;
+    return true;
+}
+
+/* Breadth first from `a` to the nearest state that is known not to be empty. */
+static bool search_alive(di_exprs *x, di_expr a) {
+    search s = {0};
+    bool ok = search_add(&s, a, 0), alive = false;
+    di_expr_classes(x);
+    for (uint32_t i = 0; ok && i < s.count && !alive; i++) {
+        for (uint32_t c = 0; ok && c < x->class_count; c++) {
+            di_expr d = di_expr_derive(x, s.found[i], x->class_byte[c]);
+            if (x->failed != DI_OK) break;
+            if (d == DI_EXPR_EMPTY || (d < x->alive_count && x->alive[d] == DEAD)) continue;
+            if (known_alive(x, d)) {
+                alive = true;
+                if (!reserve_alive(x)) break;
+                for (uint32_t j = i;; j = s.from[j]) {
+                    x->alive[s.found[j]] = ALIVE;
+                    if (j == 0) break;
+                }
+                break;
+            }
+            ok = search_add(&s, d, i);
+        }
+        if (x->failed != DI_OK) break;
+    }
+    if (!ok) fail(x, DI_ERR_MEMORY);
+    if (x->failed == DI_OK && !alive && reserve_alive(x))
+        for (uint32_t i = 0; i < s.count; i++) x->alive[s.found[i]] = DEAD;
+    free(s.found);
+    free(s.from);
+    free(s.seen.slots);
+    return alive;
+}
+
+bool di_expr_alive(di_exprs *x, di_expr a) {
+    for (;;) {
+        if (a == DI_EXPR_EMPTY) return false;
+        if (known_alive(x, a)) return true;
+        if (a < x->alive_count && x->alive[a] == DEAD) return false;
+        const di_expr_node n = x->nodes[a];
+        if (n.kind == DI_KIND_REPEAT) {
+            a = n.a;
+        } else if (n.kind == DI_KIND_CAT) {
+            if (!di_expr_alive(x, n.a)) return false;
+            a = n.b;
+        } else {
+            return search_alive(x, a);
+        }
+    }
+}
+
+bool di_expr_matches(di_exprs *x, di_expr a, const char *bytes, size_t length) {
+    for (size_t i = 0; i < length && a != DI_EXPR_EMPTY; i++) a = di_expr_derive(x, a, (uint8_t)bytes[i]);
+    return x->nodes[a].nullable;
+}

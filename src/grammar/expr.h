@@ -1,0 +1,136 @@
+/* expr.h - regular languages over bytes as a hash-consed graph, and their derivatives.
+ *
+ * Owner: a grammar under construction or one matcher; single-threaded. An expression is an id, equal expressions have
+ * equal ids, ids are never freed one by one. `failed` stays set after memory or a budget ran out; results are then
+ * without meaning and nothing is remembered, so that the store can be used again once the budget is reset.
+ */
+#ifndef DI_GRAMMAR_EXPR_H
+#define DI_GRAMMAR_EXPR_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint32_t di_expr;
+enum { DI_EXPR_EMPTY = 0, DI_EXPR_EPSILON = 1, DI_EXPR_ALL = 2 }; /* nothing, the empty text, every text */
+#define DI_UNBOUNDED UINT32_MAX
+
+typedef enum di_expr_kind {
+    DI_KIND_EMPTY,
+    DI_KIND_EPSILON,
+    DI_KIND_SET,     /* one byte of sets[a] */
+    DI_KIND_CAT,     /* a, then b; a is no CAT */
+    DI_KIND_OR,      /* pool[a .. a+b), sorted */
+    DI_KIND_AND,     /* the same */
+    DI_KIND_NOT,     /* every text but a */
+    DI_KIND_REPEAT,  /* low..high times a */
+    DI_KIND_MULTIPLE /* the rest of a decimal number that is a multiple of multiples[a]: b = residue, low = phase */
+} di_expr_kind;
+
+typedef struct di_expr_node {
+    uint8_t kind;
+    bool nullable;
+    bool boolean; /* contains AND, NOT or MULTIPLE: may be empty without being DI_EXPR_EMPTY */
+    uint32_t a, b, low, high;
+} di_expr_node;
+
+typedef struct di_byte_set {
+    uint64_t bits[4];
+} di_byte_set;
+
+typedef struct di_multiple { /* of modulus / 10^scale */
+    uint32_t modulus, scale;
+} di_multiple;
+
+typedef struct di_table { /* open addressing, 0 = free slot, else index + 1 */
+    uint32_t *slots, size, used;
+} di_table;
+
+typedef struct di_exprs {
+    di_expr_node *nodes;
+    uint32_t count, capacity;
+    uint32_t *pool;
+    uint32_t pool_count, pool_capacity;
+    di_byte_set *sets;
+    uint32_t set_count, set_capacity;
+    di_multiple *multiples;
+    uint32_t multiple_count, multiple_capacity;
+    di_table node_table, set_table;
+    uint64_t *memo_keys; /* (expr << 8 | byte) + 1 */
+    di_expr *memo_values;
+    uint32_t memo_size, memo_used;
+    uint8_t *alive; /* [alive_count] 0 = not known, 1 = not empty, 2 = empty */
+    uint32_t alive_count;
+    uint8_t class_of[256]; /* byte classes: bytes that no set tells apart */
+    uint8_t class_byte[256];
+    uint32_t class_count, class_sets; /* class_sets: sets seen by the last di_expr_classes */
+    bool class_digits;
+    di_expr any_point[3]; /* of each encoding, 0 = not made yet */
+    uint32_t node_limit, depth;
+    uint64_t work, work_limit;
+    di_status failed; /* DI_OK, DI_ERR_MEMORY, DI_ERR_LIMIT */
+} di_exprs;
+
+di_status di_exprs_init(di_exprs *x, uint32_t node_limit, uint64_t work_limit);
+di_status di_exprs_copy(di_exprs *to, const di_exprs *from); /* without memory of derivatives */
+void di_exprs_free(di_exprs *x);
+size_t di_exprs_memory(const di_exprs *x);
+/* Counts `steps`; false once the budget is spent. */
+bool di_exprs_spend(di_exprs *x, uint64_t steps);
+
+/* Growable arrays and tables of this module. */
+bool di_grow(void *array, uint32_t *capacity, uint64_t need, size_t size);
+uint64_t di_mix(uint64_t hash, uint64_t value);
+bool di_table_reserve(di_table *table, uint64_t (*hash)(const void *arg, uint32_t index), const void *arg);
+
+di_expr di_expr_set(di_exprs *x, const di_byte_set *set);
+di_expr di_expr_range(di_exprs *x, uint8_t low, uint8_t high);
+di_expr di_expr_byte(di_exprs *x, uint8_t byte);
+di_expr di_expr_cat(di_exprs *x, di_expr a, di_expr b);
+di_expr di_expr_or(di_exprs *x, const di_expr *list, uint32_t count);
+di_expr di_expr_and(di_exprs *x, const di_expr *list, uint32_t count);
+di_expr di_expr_or2(di_exprs *x, di_expr a, di_expr b);
+di_expr di_expr_and2(di_exprs *x, di_expr a, di_expr b);
+di_expr di_expr_not(di_exprs *x, di_expr a);
+di_expr di_expr_minus(di_exprs *x, di_expr a, di_expr b); /* a without b */
+di_expr di_expr_repeat(di_exprs *x, di_expr a, uint32_t low, uint32_t high);
+di_expr di_expr_optional(di_exprs *x, di_expr a);
+di_expr di_expr_star(di_exprs *x, di_expr a);
+di_expr di_expr_nonempty(di_exprs *x, di_expr a); /* without the empty text */
+di_expr di_expr_literal(di_exprs *x, const char *bytes, size_t length);
+/* Decimal digits with an optional fraction (no sign) whose value is a multiple of modulus / 10^scale. */
+di_expr di_expr_multiple(di_exprs *x, uint32_t modulus, uint32_t scale);
+
+bool di_expr_nullable(const di_exprs *x, di_expr a);
+di_expr di_expr_derive(di_exprs *x, di_expr a, uint8_t byte);
+/* False only if no text is in the language. */
+bool di_expr_alive(di_exprs *x, di_expr a);
+bool di_expr_matches(di_exprs *x, di_expr a, const char *bytes, size_t length);
+/* Brings class_of and class_byte up to date with all sets. */
+void di_expr_classes(di_exprs *x);
+
+/* Sets of code points as sorted, disjoint ranges. */
+typedef struct di_points {
+    uint32_t (*ranges)[2];
+    uint32_t count, capacity;
+    bool failed;
+} di_points;
+void di_points_add(di_points *set, uint32_t low, uint32_t high);
+void di_points_sort(di_points *set); /* after the last add */
+void di_points_invert(di_points *set);
+bool di_points_has(const di_points *set, uint32_t point);
+void di_points_free(di_points *set);
+/* How code points become bytes. */
+typedef enum di_encoding {
+    DI_ENCODING_UTF8,
+    DI_ENCODING_JSON,        /* in a JSON string: printable ASCII as it is, everything else also as an escape */
+    DI_ENCODING_JSON_GENERAL /* in a JSON string: every spelling */
+} di_encoding;
+/* One code point of the set; surrogates are never in it. */
+di_expr di_expr_points(di_exprs *x, const di_points *set, di_encoding encoding);
+di_expr di_expr_any_point(di_exprs *x, di_encoding encoding);
+di_expr di_expr_text(di_exprs *x, const char *utf8, size_t length, di_encoding encoding);
+
+#endif

@@ -1,0 +1,223 @@
+/* matcher.c - the calls of grammar.h on matchers. */
+#include "grammar/matcher.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static di_status no_memory(di_error *error) {
+    return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a grammar's states");
+}
+
+/* The first tail, lexer, row and configs, and the start state. */
+static di_status make_start(di_matcher *m, di_error *error) {
+    di_expr_classes(&m->x);
+    di_lexer_of(m, NULL, 0);
+    m->tails = malloc(sizeof *m->tails);
+    m->rows = malloc(sizeof *m->rows);
+    m->configs = malloc(2 * sizeof *m->configs);
+    if (!m->tails || !m->rows || !m->configs) return no_memory(error);
+    m->tails[0] = (tail){.config = NOT_MADE};
+    m->tail_count = m->tail_capacity = 1;
+    m->tail_table.used = 1; /* entries are indices; the first is not looked up */
+    m->rows[0] = (row){0};
+    m->row_count = m->row_capacity = m->row_table.used = 1;
+    m->configs[CONFIG_REJECT] = m->configs[CONFIG_ENDED] = (config){.mask = NOT_MADE};
+    m->config_count = m->config_capacity = m->config_table.used = 2;
+    m->start = di_config_of_tail(m, di_tail_cons(m, m->grammar->root, TAIL_END));
+    return di_matcher_check(m, error);
+}
+
+static di_status prepare(di_matcher *m, di_error *error) {
+    di_status status = di_exprs_copy(&m->x, &m->grammar->x);
+    if (status == DI_OK) status = di_symbols_copy(&m->s, &m->grammar->s);
+    if (status != DI_OK) return no_memory(error);
+    m->x.work_limit = m->grammar->limits.mask_work;
+    return make_start(m, error);
+}
+
+static void release(di_matcher *m) {
+    di_exprs_free(&m->x);
+    di_symbols_free(&m->s);
+    free(m->pair_pool);
+    free(m->tail_pool);
+    free(m->tails);
+    free(m->tail_table.slots);
+    free(m->lexers);
+    free(m->lexer_table.slots);
+    free(m->transitions);
+    free(m->rows);
+    free(m->row_table.slots);
+    free(m->configs);
+    free(m->config_table.slots);
+    for (uint32_t i = 0; i < m->lexeme_mask_count; i++) {
+        di_mask_free(&m->lexeme_masks[i].tokens);
+        free(m->lexeme_masks[i].exits);
+    }
+    free(m->lexeme_masks);
+    for (uint32_t i = 0; i < m->mask_count; i++) di_mask_free(&m->masks[i]);
+    free(m->masks);
+    free(m->walk_stack);
+    free(m->seen_tails);
+}
+
+di_status di_matcher_new(di_grammar *grammar, const di_vocabulary *vocabulary, di_matcher **matcher, di_error *error) {
+    *matcher = NULL;
+    di_matcher *m = calloc(1, sizeof *m);
+    if (!m) return no_memory(error);
+    m->grammar = di_grammar_share(grammar);
+    m->vocabulary = vocabulary;
+    di_status status = prepare(m, error);
+    if (status != DI_OK) {
+        di_matcher_free(m);
+        return status;
+    }
+    *matcher = m;
+    return DI_OK;
+}
+
+void di_matcher_free(di_matcher *m) {
+    if (!m) return;
+    release(m);
+    di_grammar_free(m->grammar);
+    free(m);
+}
+
+size_t di_matcher_memory(const di_matcher *m) {
+    return sizeof *m + di_exprs_memory(&m->x) + di_symbols_memory(&m->s) + m->pair_capacity * sizeof(pair) +
+           m->tail_pool_capacity * sizeof(uint32_t) + m->tail_capacity * sizeof(tail) +
+           m->lexer_capacity * sizeof(lexer) + m->transition_capacity * sizeof(uint32_t) +
+           m->row_capacity * sizeof(row) + m->config_capacity * sizeof(config) +
+           ((size_t)m->tail_table.size + m->lexer_table.size + m->row_table.size + m->config_table.size +
+            m->walk_capacity + m->seen_capacity) *
+               sizeof(uint32_t) +
+           m->lexeme_mask_capacity * sizeof(lexeme_mask) + m->mask_capacity * sizeof(mask) + m->mask_bytes;
+}
+
+di_grammar_state di_matcher_start(const di_matcher *m) {
+    return m->start;
+}
+
+static di_status check_state(const di_matcher *m, di_grammar_state state, di_error *error) {
+    if (state > DI_GRAMMAR_REJECT && state < m->config_count) return DI_OK;
+    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "state", "%u is no live state of this matcher", state);
+}
+
+static di_status check_memory(const di_matcher *m, di_error *error) {
+    size_t used = di_matcher_memory(m), limit = m->grammar->limits.memory;
+    if (used <= limit) return DI_OK;
+    return di_fail(error, DI_ERR_LIMIT, "grammar", "the states of this grammar take %zu bytes, more than %zu", used,
+                   limit);
+}
+
+static uint32_t step_bytes(di_matcher *m, uint32_t state, const uint8_t *bytes, size_t length) {
+    for (size_t i = 0; i < length && state != CONFIG_REJECT; i++) {
+        state = di_config_step(m, state, bytes[i]);
+        if (i % 4096 == 4095) m->x.work = 0; /* the budget is one of a token, not of a long text */
+    }
+    return state;
+}
+
+di_status di_matcher_advance_bytes(di_matcher *m, di_grammar_state state, const uint8_t *bytes, size_t length,
+                                   di_grammar_state *next, di_error *error) {
+    *next = DI_GRAMMAR_REJECT;
+    di_status status = check_state(m, state, error);
+    if (status != DI_OK) return status;
+    uint32_t reached = step_bytes(m, state, bytes, length);
+    status = di_matcher_check(m, error);
+    if (status == DI_OK) status = check_memory(m, error);
+    if (status == DI_OK) *next = reached;
+    return status;
+}
+
+di_status di_matcher_advance(di_matcher *m, di_grammar_state state, uint32_t token, di_grammar_state *next,
+                             di_error *error) {
+    *next = DI_GRAMMAR_REJECT;
+    di_status status = check_state(m, state, error);
+    if (status != DI_OK) return status;
+    if (token >= m->vocabulary->rows)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "token", "token %u is not in 0..%u", token,
+                       m->vocabulary->rows - 1);
+    uint32_t length, reached = CONFIG_REJECT;
+    const uint8_t *bytes = di_vocabulary_bytes(m->vocabulary, token, &length);
+    if (length) reached = step_bytes(m, state, bytes, length);
+    reached = di_config_join(m, reached, di_config_token(m, state, token));
+    bool stop = m->vocabulary->stop[token / 64] >> token % 64 & 1;
+    if (reached == CONFIG_REJECT && stop && di_config_complete(m, state)) reached = CONFIG_ENDED;
+    status = di_matcher_check(m, error);
+    if (status == DI_OK) status = check_memory(m, error);
+    if (status == DI_OK) *next = reached;
+    return status;
+}
+
+di_status di_matcher_mask(di_matcher *m, di_grammar_state state, uint64_t *bits, di_error *error) {
+    di_status status = check_state(m, state, error);
+    if (status != DI_OK) return status;
+    const mask *made = di_config_mask(m, state);
+    status = di_matcher_check(m, error);
+    if (status == DI_OK) status = check_memory(m, error);
+    if (status == DI_OK) di_mask_fill(m, made, bits);
+    return status;
+}
+
+di_status di_matcher_complete(di_matcher *m, di_grammar_state state, bool *complete, di_error *error) {
+    *complete = false;
+    di_status status = check_state(m, state, error);
+    if (status != DI_OK) return status;
+    bool result = di_config_complete(m, state);
+    status = di_matcher_check(m, error);
+    if (status == DI_OK) *complete = result;
+    return status;
+}
+
+di_status di_matcher_draft(di_matcher *m, di_grammar_state state, const uint32_t *tokens, size_t count,
+                           di_grammar_state *states, uint64_t *masks, size_t *valid, di_error *error) {
+    *valid = 0;
+    states[0] = state;
+    for (size_t i = 0;; i++) {
+        di_status status = masks ? di_matcher_mask(m, states[i], masks + i * m->vocabulary->words, error)
+                                 : check_state(m, states[i], error);
+        if (status != DI_OK || i == count) return status;
+        di_grammar_state next;
+        status = di_matcher_advance(m, states[i], tokens[i], &next, error);
+        if (status != DI_OK || next == DI_GRAMMAR_REJECT) return status;
+        states[i + 1] = next;
+        *valid = i + 1;
+    }
+}
+
+/* The only byte that may follow, -1 if there are several or none. */
+static int only_byte(di_matcher *m, uint32_t state) {
+    int found = -1;
+    for (uint32_t c = 0; c < m->x.class_count && m->x.failed == DI_OK; c++) {
+        if (di_config_step(m, state, m->x.class_byte[c]) == CONFIG_REJECT) continue;
+        if (found >= 0) return -1;
+        found = (int)c;
+    }
+    if (found < 0) return -1;
+    int byte = -1;
+    for (int b = 0; b < 256; b++) {
+        if (m->x.class_of[b] != found) continue;
+        if (byte >= 0) return -1;
+        byte = b;
+    }
+    return byte;
+}
+
+di_status di_matcher_forced(di_matcher *m, di_grammar_state state, uint8_t *bytes, size_t capacity, size_t *length,
+                            di_error *error) {
+    *length = 0;
+    di_status status = check_state(m, state, error);
+    if (status != DI_OK) return status;
+    while (*length < capacity && state != CONFIG_ENDED && !di_config_complete(m, state)) {
+        int byte = only_byte(m, state);
+        if (byte < 0 || m->x.failed != DI_OK) break;
+        bytes[*length] = (uint8_t)byte;
+        state = di_config_step(m, state, (uint8_t)byte);
+        if (m->x.failed != DI_OK) break;
+        ++*length;
+        m->x.work = 0;
+    }
+    status = di_matcher_check(m, error);
+    if (status == DI_OK) status = check_memory(m, error);
+    return status;
+}

@@ -1,0 +1,293 @@
+/* schema_refs.c - where the parts of a schema document are: pointers for errors, $id, anchors and $ref. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "grammar/schema.h"
+
+static uint64_t hash_node(const di_json *node) {
+    return di_mix(0, (uint64_t)(uintptr_t)node >> 4);
+}
+
+static uint32_t find(const compiler *c, const di_json *node) {
+    if (!c->map_size) return UINT32_MAX;
+    for (uint64_t at = hash_node(node);; at++) {
+        uint32_t slot = c->map[at & (c->map_size - 1)];
+        if (!slot) return UINT32_MAX;
+        if (c->infos[slot - 1].node == node) return slot - 1;
+    }
+}
+
+static uint32_t add_info(compiler *c, const di_json *node, uint32_t parent, uint32_t res) {
+    if ((uint64_t)c->info_count * 2 >= c->map_size) {
+        uint32_t size = c->map_size ? c->map_size * 2 : 128, *map = calloc(size, sizeof *map);
+        if (!map) return c->x->failed = DI_ERR_MEMORY, 0;
+        for (uint32_t i = 0; i < c->info_count; i++) {
+            uint64_t at = hash_node(c->infos[i].node);
+            while (map[at & (size - 1)]) at++;
+            map[at & (size - 1)] = i + 1;
+        }
+        free(c->map);
+        c->map = map;
+        c->map_size = size;
+    }
+    if (!di_grow(&c->infos, &c->info_capacity, (uint64_t)c->info_count + 1, sizeof *c->infos))
+        return c->x->failed = DI_ERR_MEMORY, 0;
+    c->infos[c->info_count] = (node_info){.node = node, .parent = parent, .resource = res};
+    uint64_t at = hash_node(node);
+    while (c->map[at & (c->map_size - 1)]) at++;
+    c->map[at & (c->map_size - 1)] = ++c->info_count;
+    return c->info_count - 1;
+}
+
+uint32_t di_schema_node(compiler *c, const di_json *node) {
+    uint32_t found = find(c, node);
+    return found != UINT32_MAX ? found : add_info(c, node, UINT32_MAX, 0);
+}
+
+void di_schema_pointer(const compiler *c, const di_json *node, char *out, size_t size) {
+    uint32_t path[64], depth = 0, at = node ? find(c, node) : UINT32_MAX;
+    for (; at != UINT32_MAX && c->infos[at].parent != UINT32_MAX && depth < 64; at = c->infos[at].parent)
+        path[depth++] = at;
+    size_t used = 0;
+    out[0] = '\0';
+    while (depth && used + 3 < size) {
+        const di_json *child = c->infos[path[--depth]].node, *parent = c->infos[c->infos[path[depth]].parent].node;
+        out[used++] = '/';
+        if (parent->type == DI_JSON_ARRAY) {
+            unsigned index = 0;
+            for (const di_json *i = parent->first; i && i != child; i = i->next) index++;
+            used += (size_t)snprintf(out + used, size - used, "%u", index);
+            if (used >= size) used = size - 1;
+        } else {
+            for (size_t i = 0; i < child->key_length && used + 3 < size; i++) {
+                char k = child->key[i];
+                if (k == '~' || k == '/') out[used++] = '~';
+                out[used++] = k == '~' ? '0' : k == '/' ? '1' : k;
+            }
+        }
+        out[used] = '\0';
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------- URIs */
+
+static size_t scheme_length(const char *uri) {
+    size_t i = 0;
+    if ((uri[0] | 0x20) < 'a' || (uri[0] | 0x20) > 'z') return 0;
+    while ((uri[i] >= '0' && uri[i] <= '9') || ((uri[i] | 0x20) >= 'a' && (uri[i] | 0x20) <= 'z') || uri[i] == '+' ||
+           uri[i] == '-' || uri[i] == '.')
+        i++;
+    return uri[i] == ':' ? i + 1 : 0;
+}
+
+/* Takes . and .. out of the path behind `from`. */
+static void remove_dots(char *uri, size_t from) {
+    char *in = uri + from, *out = in, *base = in;
+    while (*in) {
+        if (strncmp(in, "/./", 3) == 0) {
+            in += 2;
+        } else if (strncmp(in, "/../", 4) == 0 || strcmp(in, "/..") == 0) {
+            in += in[3] ? 3 : 2;
+            if (*in == '.') *in = '/';
+            while (out > base && *--out != '/') {
+            }
+        } else if (strcmp(in, "/.") == 0) {
+            in[1] = '\0';
+        } else {
+            do *out++ = *in++;
+            while (*in && *in != '/');
+        }
+    }
+    *out = '\0';
+}
+
+/* `reference` without its fragment against `base`, in the arena. */
+static char *resolve_uri(compiler *c, const char *base, const char *reference, size_t length) {
+    const char *hash = memchr(reference, '#', length);
+    if (hash) length = (size_t)(hash - reference);
+    char *out = di_schema_alloc(c, strlen(base) + length + 2);
+    if (!out) return NULL;
+    size_t scheme = scheme_length(base), authority = scheme;
+    if (strncmp(base + scheme, "//", 2) == 0) authority += 2 + strcspn(base + scheme + 2, "/");
+    size_t keep = strlen(base);
+    if (scheme_length(reference))
+        keep = 0;
+    else if (length >= 2 && memcmp(reference, "//", 2) == 0)
+        keep = scheme;
+    else if (length && reference[0] == '/')
+        keep = authority;
+    else if (length)
+        while (keep > authority && base[keep - 1] != '/') keep--;
+    memcpy(out, base, keep);
+    memcpy(out + keep, reference, length);
+    out[keep + length] = '\0';
+    scheme = scheme_length(out);
+    if (strncmp(out + scheme, "//", 2) == 0) remove_dots(out, scheme + 2 + strcspn(out + scheme + 2, "/"));
+    return out;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ index */
+
+static bool holds_values(const char *key) { /* keywords whose content is no schema */
+    static const char *const names[] = {"enum", "const", "default", "examples", "example"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(key, names[i]) == 0) return true;
+    return false;
+}
+
+static void add_anchor(compiler *c, const di_json *node, uint32_t res, const char *name, size_t length, bool dynamic) {
+    if (!di_grow(&c->anchors, &c->anchor_capacity, (uint64_t)c->anchor_count + 1, sizeof *c->anchors)) {
+        c->x->failed = DI_ERR_MEMORY;
+        return;
+    }
+    c->anchors[c->anchor_count++] = (anchor){res, name, length, node, dynamic};
+}
+
+/* A schema object with an identifier of its own begins a resource; returns that, or the one around it. */
+static uint32_t own_resource(compiler *c, const di_json *node, uint32_t res) {
+    const di_json *id = di_json_get(node, c->draft <= DI_DRAFT_4 ? "id" : "$id"), *name;
+    bool hidden = c->draft <= DI_DRAFT_7 && di_json_get(node, "$ref");
+    if (id && id->type == DI_JSON_STRING && !hidden) {
+        if (id->text[0] == '#') {
+            add_anchor(c, node, res, id->text + 1, id->length - 1, false);
+        } else if (res == UINT32_MAX || c->resources[res].root != node) {
+            if (!di_grow(&c->resources, &c->resource_capacity, (uint64_t)c->resource_count + 1, sizeof(resource)))
+                return c->x->failed = DI_ERR_MEMORY, 0;
+            const char *base = res == UINT32_MAX ? "" : c->resources[res].uri;
+            c->resources[c->resource_count] = (resource){resolve_uri(c, base, id->text, id->length), node};
+            res = c->resource_count++;
+        }
+    }
+    if ((name = di_json_get(node, "$anchor")) && name->type == DI_JSON_STRING)
+        add_anchor(c, node, res, name->text, name->length, false);
+    if ((name = di_json_get(node, "$dynamicAnchor")) && name->type == DI_JSON_STRING)
+        add_anchor(c, node, res, name->text, name->length, true);
+    return res;
+}
+
+bool di_schema_index(compiler *c) {
+    if (!di_grow(&c->resources, &c->resource_capacity, 1, sizeof(resource))) return c->x->failed = DI_ERR_MEMORY, false;
+    c->resources[c->resource_count++] = (resource){"", c->root};
+    const di_json *id = di_json_get(c->root, c->draft <= DI_DRAFT_4 ? "id" : "$id");
+    if (id && id->type == DI_JSON_STRING && id->text[0] != '#')
+        c->resources[0].uri = resolve_uri(c, "", id->text, id->length);
+    add_info(c, c->root, UINT32_MAX, 0);
+    /* Breadth first: the infos themselves are the queue. */
+    for (uint32_t i = 0; i < c->info_count && !di_schema_failed(c); i++) {
+        const di_json *node = c->infos[i].node;
+        if (c->infos[i].busy[MEANS_VALUE]) { /* values, no schemas: not looked into */
+            c->infos[i].busy[MEANS_VALUE] = false;
+            continue;
+        }
+        if (node->type == DI_JSON_OBJECT) c->infos[i].resource = own_resource(c, node, c->infos[i].resource);
+        uint32_t res = c->infos[i].resource;
+        for (const di_json *child = node->first; child && !di_schema_failed(c); child = child->next) {
+            add_info(c, child, i, res);
+            bool values = node->type == DI_JSON_OBJECT && holds_values(child->key) &&
+                          !(node->key && i && strcmp(node->key, "properties") == 0);
+            if (!di_schema_failed(c)) c->infos[c->info_count - 1].busy[MEANS_VALUE] = values;
+        }
+        di_exprs_spend(c->x, 1);
+    }
+    return !di_schema_failed(c);
+}
+
+/* ------------------------------------------------------------------------------------------------------- references */
+
+static int hex(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') return (c | 0x20) - 'a' + 10;
+    return -1;
+}
+
+/* %XX taken out, in the arena. */
+static char *decode_percent(compiler *c, const char *text, size_t length, size_t *out_length) {
+    char *out = di_schema_alloc(c, length + 1);
+    size_t n = 0;
+    for (size_t i = 0; out && i < length; i++) {
+        if (text[i] == '%' && i + 2 < length && hex(text[i + 1]) >= 0 && hex(text[i + 2]) >= 0) {
+            out[n++] = (char)(hex(text[i + 1]) << 4 | hex(text[i + 2]));
+            i += 2;
+        } else {
+            out[n++] = text[i];
+        }
+    }
+    *out_length = n;
+    return out;
+}
+
+/* Member of an object whose name may hold zero bytes; the last one counts. */
+static const di_json *member(const di_json *node, const char *name, size_t length) {
+    const di_json *found = NULL;
+    if (node->type != DI_JSON_OBJECT) return NULL;
+    for (const di_json *i = node->first; i; i = i->next)
+        if (i->key_length == length && memcmp(i->key, name, length) == 0) found = i;
+    return found;
+}
+
+static const di_json *follow(const di_json *node, char *pointer, size_t length) {
+    size_t at = 0;
+    while (node && at < length) {
+        if (pointer[at] != '/') return NULL;
+        char *name = pointer + ++at;
+        size_t n = 0;
+        for (; at < length && pointer[at] != '/'; at++) {
+            char ch = pointer[at];
+            if (ch == '~' && at + 1 < length) ch = pointer[++at] == '1' ? '/' : '~';
+            name[n++] = ch;
+        }
+        if (node->type == DI_JSON_ARRAY) {
+            unsigned long index = n ? strtoul(name, NULL, 10) : ULONG_MAX;
+            const di_json *item = node->first;
+            while (item && index--) item = item->next;
+            node = item;
+        } else {
+            node = member(node, name, n);
+        }
+    }
+    return node;
+}
+
+static uint32_t find_resource(const compiler *c, const char *uri) {
+    for (uint32_t i = 0; i < c->resource_count; i++) {
+        if (strcmp(c->resources[i].uri, uri) == 0) return i;
+    }
+    return UINT32_MAX;
+}
+
+const di_json *di_schema_resolve(compiler *c, const di_json *at, const di_json *reference) {
+    if (reference->type != DI_JSON_STRING) {
+        di_schema_refuse(c, DI_REASON_SYNTAX, reference, "a reference must be a string");
+        return NULL;
+    }
+    uint32_t own = c->infos[di_schema_node(c, at)].resource;
+    const char *uri = resolve_uri(c, c->resources[own].uri, reference->text, reference->length);
+    if (!uri) return NULL;
+    uint32_t res = reference->text[0] == '#' ? own : find_resource(c, uri);
+    if (res == UINT32_MAX) {
+        di_schema_refuse(c, DI_REASON_UNSUPPORTED, reference, "\"%.100s\" is not in this document", reference->text);
+        return NULL;
+    }
+    const char *hash = memchr(reference->text, '#', reference->length);
+    const di_json *found = c->resources[res].root;
+    if (hash && hash + 1 < reference->text + reference->length) {
+        size_t length = 0;
+        char *fragment = decode_percent(c, hash + 1, (size_t)(reference->text + reference->length - hash - 1), &length);
+        if (!fragment) return NULL;
+        if (fragment[0] == '/') {
+            found = follow(found, fragment, length);
+        } else {
+            found = NULL;
+            for (uint32_t i = 0; i < c->anchor_count; i++)
+                if (c->anchors[i].resource == res && c->anchors[i].length == length &&
+                    memcmp(c->anchors[i].name, fragment, length) == 0)
+                    found = c->anchors[i].node;
+        }
+    }
+    if (!found)
+        di_schema_refuse(c, DI_REASON_UNSUPPORTED, reference, "\"%.100s\" leads nowhere in this document",
+                         reference->text);
+    return found;
+}

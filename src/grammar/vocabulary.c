@@ -1,0 +1,254 @@
+/* vocabulary.c - the bytes of every token as a trie in depth-first order; see grammar.h. */
+#include "grammar/vocabulary.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONGEST_TOKEN = 1 << 20 };
+
+typedef struct entry {
+    const uint8_t *bytes;
+    uint32_t length, id;
+} entry;
+
+static int compare_entries(const void *a, const void *b) {
+    const entry *x = a, *y = b;
+    uint32_t common = x->length < y->length ? x->length : y->length;
+    int order = memcmp(x->bytes, y->bytes, common);
+    if (order) return order;
+    if (x->length != y->length) return x->length < y->length ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* entries: sorted. Tokens of equal bytes are chained in `same`. path: [longest + 1] scratch. */
+static bool build_trie(di_trie *trie, const entry *entries, uint32_t count, uint32_t *same, uint32_t *path) {
+    uint64_t nodes = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t common = 0;
+        if (i)
+            while (common < entries[i].length && common < entries[i - 1].length &&
+                   entries[i].bytes[common] == entries[i - 1].bytes[common])
+                common++;
+        nodes += entries[i].length - common;
+    }
+    if (nodes > UINT32_MAX / 2) return false;
+    trie->nodes = malloc(nodes * sizeof *trie->nodes);
+    trie->bytes = malloc(nodes);
+    if (!trie->nodes || !trie->bytes) return false;
+    trie->nodes[0] = (di_trie_node){DI_NO_TOKEN, 1};
+    trie->bytes[0] = 0;
+    trie->count = 1;
+    path[0] = 0;
+    uint32_t depth = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const entry *e = &entries[i];
+        uint32_t common = 0;
+        if (i)
+            while (common < e->length && common < entries[i - 1].length &&
+                   e->bytes[common] == entries[i - 1].bytes[common])
+                common++;
+        for (; depth > common; depth--) trie->nodes[path[depth]].size = trie->count - path[depth];
+        for (; depth < e->length; depth++) {
+            trie->bytes[trie->count] = e->bytes[depth];
+            trie->nodes[trie->count] = (di_trie_node){DI_NO_TOKEN, 1};
+            path[depth + 1] = trie->count++;
+        }
+        di_trie_node *last = &trie->nodes[path[depth]];
+        if (last->token != DI_NO_TOKEN) same[e->id] = last->token;
+        last->token = e->id;
+    }
+    for (; depth; depth--) trie->nodes[path[depth]].size = trie->count - path[depth];
+    trie->nodes[0].size = trie->count;
+    return true;
+}
+
+/* Characters of a token that a JSON string takes as it is; 0 if it is no such token. */
+static uint32_t safe_characters(const uint8_t *bytes, uint32_t length) {
+    uint32_t characters = 0, point;
+    for (uint32_t i = 0; i < length; characters++) {
+        size_t used = di_utf8_decode((const char *)bytes + i, length - i, &point);
+        if (!used || point < 0x20 || point == '"' || point == '\\') return 0;
+        i += (uint32_t)used;
+    }
+    return characters;
+}
+
+static int compare_safe(const void *a, const void *b) {
+    const uint32_t *x = a, *y = b; /* {characters, id} */
+    if (x[0] != y[0]) return x[0] > y[0] ? -1 : 1;
+    return x[1] < y[1] ? -1 : x[1] > y[1];
+}
+
+static bool build_safe(di_vocabulary *v, entry *entries, uint32_t *count, uint32_t (*pairs)[2]) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        uint32_t characters = safe_characters(entries[i].bytes, entries[i].length);
+        if (!characters) {
+            entries[kept++] = entries[i];
+            continue;
+        }
+        pairs[v->safe_count][0] = characters;
+        pairs[v->safe_count++][1] = entries[i].id;
+        v->safe[entries[i].id / 64] |= (uint64_t)1 << entries[i].id % 64;
+    }
+    *count = kept;
+    qsort(pairs, v->safe_count, sizeof *pairs, compare_safe);
+    v->safe_ids = malloc((v->safe_count + 1) * sizeof *v->safe_ids);
+    v->safe_lengths = malloc((v->safe_count + 1) * sizeof *v->safe_lengths);
+    if (!v->safe_ids || !v->safe_lengths) return false;
+    for (uint32_t i = 0; i < v->safe_count; i++) {
+        v->safe_lengths[i] = pairs[i][0];
+        v->safe_ids[i] = pairs[i][1];
+    }
+    uint32_t at = v->safe_count;
+    for (uint32_t level = 1; level <= DI_SAFE_LEVELS; level++) {
+        uint64_t *bits = v->safe_levels + (size_t)(level - 1) * v->words;
+        if (level > 1) memcpy(bits, bits - v->words, v->words * sizeof *bits);
+        for (; at && v->safe_lengths[at - 1] <= level; at--)
+            bits[v->safe_ids[at - 1] / 64] |= (uint64_t)1 << v->safe_ids[at - 1] % 64;
+    }
+    return true;
+}
+
+static bool build(di_vocabulary *v, uint32_t count) {
+    entry *entries = malloc((count + 1) * sizeof *entries);
+    uint32_t(*pairs)[2] = malloc((count + 1) * sizeof *pairs);
+    uint32_t *path = malloc((v->longest + 1) * sizeof *path), used = 0;
+    bool ok = entries && pairs && path;
+    for (uint32_t id = 0; ok && id < count; id++)
+        if (v->offsets[id + 1] > v->offsets[id])
+            entries[used++] = (entry){v->bytes + v->offsets[id], v->offsets[id + 1] - v->offsets[id], id};
+    if (ok) {
+        qsort(entries, used, sizeof *entries, compare_entries);
+        ok = build_trie(&v->all, entries, used, v->same, path) && build_safe(v, entries, &used, pairs) &&
+             build_trie(&v->rest, entries, used, v->same, path);
+    }
+    free(entries);
+    free(pairs);
+    free(path);
+    return ok;
+}
+
+di_status di_vocabulary_new(const char *const *bytes, const uint32_t *lengths, uint32_t count, const int32_t *stop_ids,
+                            size_t stop_count, di_vocabulary **vocabulary, di_error *error) {
+    *vocabulary = NULL;
+    uint64_t total = 0;
+    if (count == 0 || count > 1u << 24)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "count", "a vocabulary has 1 to %u tokens, not %u", 1u << 24,
+                       count);
+    for (uint32_t id = 0; id < count; id++) {
+        total += lengths[id];
+        if (lengths[id] > LONGEST_TOKEN)
+            return di_fail(error, DI_ERR_LIMIT, "lengths", "token %u has %u bytes, more than %d", id, lengths[id],
+                           LONGEST_TOKEN);
+    }
+    if (total > UINT32_MAX / 4)
+        return di_fail(error, DI_ERR_LIMIT, "lengths", "the tokens have %llu bytes together, more than %u",
+                       (unsigned long long)total, UINT32_MAX / 4);
+    di_vocabulary *v = calloc(1, sizeof *v);
+    if (!v) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a vocabulary");
+    v->rows = count;
+    v->words = (count + 63) / 64;
+    v->bytes = malloc(total + 1);
+    v->offsets = malloc((count + 1) * sizeof *v->offsets);
+    v->same = malloc(count * sizeof *v->same);
+    v->safe = calloc(v->words, sizeof *v->safe);
+    v->stop = calloc(v->words, sizeof *v->stop);
+    v->safe_levels = calloc(v->words * DI_SAFE_LEVELS, sizeof *v->safe_levels);
+    v->stops = malloc((stop_count + 1) * sizeof *v->stops);
+    bool ok = v->bytes && v->offsets && v->same && v->safe && v->stop && v->safe_levels && v->stops;
+    uint32_t at = 0;
+    for (uint32_t id = 0; ok && id < count; id++) {
+        v->offsets[id] = at;
+        if (lengths[id]) memcpy(v->bytes + at, bytes[id], lengths[id]);
+        at += lengths[id];
+        v->same[id] = DI_NO_TOKEN;
+        if (lengths[id] > v->longest) v->longest = lengths[id];
+    }
+    if (ok) {
+        v->offsets[count] = at;
+        ok = build(v, count);
+    }
+    if (!ok) {
+        di_vocabulary_free(v);
+        return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a vocabulary of %u tokens", count);
+    }
+    for (size_t i = 0; i < stop_count; i++) {
+        if (stop_ids[i] < 0 || (uint32_t)stop_ids[i] >= count) {
+            di_vocabulary_free(v);
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, "stop_ids", "stop id %d is not in 0..%u", stop_ids[i],
+                           count - 1);
+        }
+        if (v->stop[stop_ids[i] / 64] >> stop_ids[i] % 64 & 1) continue;
+        v->stops[v->stop_count++] = stop_ids[i];
+        v->stop[stop_ids[i] / 64] |= (uint64_t)1 << stop_ids[i] % 64;
+    }
+    *vocabulary = v;
+    return DI_OK;
+}
+
+di_status di_vocabulary_of_tokenizer(const di_tokenizer *tokenizer, uint32_t rows, const int32_t *stop_ids,
+                                     size_t stop_count, di_vocabulary **vocabulary, di_error *error) {
+    uint32_t known = di_tokenizer_vocabulary(tokenizer);
+    *vocabulary = NULL;
+    if (rows == 0) rows = known;
+    if (rows < known)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "rows", "%u rows are fewer than the tokenizer's %u ids", rows,
+                       known);
+    const char **bytes = calloc(rows, sizeof *bytes);
+    uint32_t *lengths = calloc(rows, sizeof *lengths);
+    di_status status = DI_ERR_MEMORY;
+    if (bytes && lengths) {
+        for (uint32_t id = 0; id < known; id++) {
+            size_t length = 0;
+            if (di_tokenizer_is_added(tokenizer, (int32_t)id)) continue;
+            bytes[id] = di_tokenizer_bytes(tokenizer, (int32_t)id, &length);
+            lengths[id] = bytes[id] ? (uint32_t)length : 0;
+        }
+        status = di_vocabulary_new(bytes, lengths, rows, stop_ids, stop_count, vocabulary, error);
+    } else {
+        di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a vocabulary of %u tokens", rows);
+    }
+    free(bytes);
+    free(lengths);
+    return status;
+}
+
+static void free_trie(di_trie *trie) {
+    free(trie->nodes);
+    free(trie->bytes);
+}
+
+void di_vocabulary_free(di_vocabulary *v) {
+    if (!v) return;
+    free(v->bytes);
+    free(v->offsets);
+    free(v->same);
+    free_trie(&v->all);
+    free_trie(&v->rest);
+    free(v->safe);
+    free(v->safe_ids);
+    free(v->safe_lengths);
+    free(v->safe_levels);
+    free(v->stop);
+    free(v->stops);
+    free(v);
+}
+
+uint32_t di_vocabulary_rows(const di_vocabulary *vocabulary) {
+    return vocabulary->rows;
+}
+
+size_t di_vocabulary_words(const di_vocabulary *vocabulary) {
+    return vocabulary->words;
+}
+
+size_t di_vocabulary_memory(const di_vocabulary *v) {
+    return sizeof *v + v->offsets[v->rows] + v->rows * 8 + v->words * 8 * (2 + DI_SAFE_LEVELS) +
+           (size_t)v->safe_count * 8 + ((size_t)v->all.count + v->rest.count) * (sizeof(di_trie_node) + 1);
+}
+
+const uint8_t *di_vocabulary_bytes(const di_vocabulary *vocabulary, uint32_t id, uint32_t *length) {
+    *length = id < vocabulary->rows ? vocabulary->offsets[id + 1] - vocabulary->offsets[id] : 0;
+    return *length ? vocabulary->bytes + vocabulary->offsets[id] : NULL;
+}
