@@ -113,7 +113,7 @@ typedef struct member {
 } member;
 
 static di_job stranger(di_dice *dice, uint32_t longest, bool compact) {
-    uint32_t length = 1 + di_roll(dice, di_roll(dice, 4) ? longest / 8 : longest);
+    uint32_t length = 1 + di_roll(dice, di_roll(dice, 6) ? longest / 8 : longest);
     di_job job = di_greedy_job(di_walk(1 + di_roll(dice, 6), length), length, 1 + di_roll(dice, 24));
     job.priority = (int32_t)di_roll(dice, 5) - 2;
     job.tenant = di_roll(dice, 3) ? NULL : "other";
@@ -219,8 +219,8 @@ static void run_crowd(uint32_t seed, uint32_t arrivals, uint32_t longest, crowd_
 static void a_crowd_changes_no_byte(void **state) {
     (void)state;
     crowd_totals totals = {0};
-    uint32_t crowds = di_test_long() ? 50 : di_test_slow() ? 6 : 14, arrivals = di_test_long() ? 60 : 24;
-    uint32_t longest = di_test_long() ? 2000 : di_test_slow() ? 300 : 600;
+    uint32_t crowds = di_test_slow() ? 6 : 50, arrivals = di_test_long() ? 60 : di_test_slow() ? 16 : 12;
+    uint32_t longest = di_test_slow() ? 300 : 2000;
     for (uint32_t seed = 1; seed <= crowds; seed++) run_crowd(seed, arrivals, longest, &totals);
     print_message("%llu watched requests, %llu preemptions, %llu bytes swapped, %llu computed again, %llu cached\n",
                   (unsigned long long)totals.watched, (unsigned long long)totals.preemptions,

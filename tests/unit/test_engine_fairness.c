@@ -40,7 +40,7 @@ static void stop(di_engine *engine, di_request **requests, int count) {
 
 /* ---------------------------------------------------------------- long prompts beside running requests */
 
-enum { STREAMS = 4, STREAM_PROMPT = 12, LONG_PROMPT = 2500 };
+enum { STREAMS = 4, STREAM_PROMPT = 12, STREAM_TOKENS = 6000, LONG_PROMPT = 16384, LONG_PROMPT_SLOW = 1500 };
 
 typedef struct observed {
     di_engine *engine;
@@ -54,7 +54,7 @@ static void observe(void *arg, const di_gate_step *step) {
     uint32_t decode = 0, prompt = 0;
     int32_t context = 0;
     for (uint32_t i = 0; i < step->sequences; i++) {
-        if (step->count[i] == 1 && step->first[i] >= STREAM_PROMPT && step->first[i] < 1000)
+        if (step->count[i] == 1 && step->first[i] >= STREAM_PROMPT && step->first[i] < STREAM_TOKENS)
             decode++;
         else
             prompt += step->count[i], context = step->first[i];
@@ -81,14 +81,15 @@ static void a_long_prompt_leaves_every_step_to_running_requests(void **state) {
     di_request *streams[STREAMS + 1];
     di_outcome outcomes[STREAMS + 1] = {0};
     for (uint32_t i = 0; i < STREAMS; i++) {
-        di_job job = di_greedy_job(di_walk(i, STREAM_PROMPT), STREAM_PROMPT, 980);
+        di_job job = di_greedy_job(di_walk(i, STREAM_PROMPT), STREAM_PROMPT, STREAM_TOKENS);
         streams[i] = di_submit_job(engine, &job, NULL, NULL);
     }
     assert_true(di_gate_wait(20000, NULL));
     for (int i = 0; i < 12; i++)
         assert_true(one_step(engine, UINT64_MAX)); /* all four decode, and the model is fitted */
     for (int i = 0; i < STREAMS; i++) assert_true(drain_now(streams[i], &outcomes[i], 20) > 0);
-    di_job job = di_greedy_job(di_walk(9, LONG_PROMPT), LONG_PROMPT, 2);
+    uint32_t prompt = di_test_slow() ? LONG_PROMPT_SLOW : LONG_PROMPT;
+    di_job job = di_greedy_job(di_walk(9, prompt), prompt, 2);
     streams[STREAMS] = di_submit_job(engine, &job, NULL, NULL);
     assert_true(one_step(engine, UINT64_MAX));
     di_gate_watch(observe, &seen);
