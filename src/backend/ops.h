@@ -9,7 +9,7 @@
  * One thread at a time uses a backend (the engine thread). Nothing here allocates once warmed up with the largest step.
  *
  * Shapes beside every buffer: T rows of the list, C copies (hc_mult), D hidden size, H heads, d head size, r rotary
- * size, V vocabulary. bf16 = uint16_t, all others as written. Formulas: spec/model-backbone.md (section in brackets).
+ * size, V vocabulary. bf16 = uint16_t, all others as written. Formulas: docs/model.md (section in brackets).
  */
 #ifndef DI_BACKEND_OPS_H
 #define DI_BACKEND_OPS_H
@@ -109,7 +109,7 @@ typedef struct di_rotary_args {
     di_buffer table;           /* out: f32 [2][T][2][r/2]: cos, then sin */
 } di_rotary_args;
 
-/* Engram injection [moe 5.4, 5.5]; X is updated in place */
+/* Engram injection [8.1, 8.2]; X is updated in place */
 typedef struct di_engram_args {
     const di_rows *rows;
     const di_weight *table;       /* [rows][head_dim] */
@@ -212,7 +212,7 @@ typedef struct di_attend_args {
     di_buffer y;           /* out: bf16 [T][D] */
 } di_attend_args;
 
-/* Router, routed experts, shared expert, combination [moe 4] */
+/* Router, routed experts, shared expert, combination [7] */
 typedef struct di_experts_args {
     const di_rows *rows;
     uint32_t width, inner, experts, top, shared;
@@ -268,7 +268,7 @@ typedef struct di_markov_args {
     float *confidences;             /* out: host [blocks][length], before the sigmoid */
 } di_markov_args;
 
-/* logits[i] = head . rms(collapse(X, pre), norm) of row row_index[i] [moe 6] */
+/* logits[i] = head . rms(collapse(X, pre), norm) of row row_index[i] [9] */
 typedef struct di_head_args {
     uint32_t count;            /* rows wanted */
     const uint32_t *row_index; /* host */

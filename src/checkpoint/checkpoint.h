@@ -54,7 +54,7 @@ size_t di_checkpoint_faults(const di_checkpoint *checkpoint, const di_model_conf
  * except Engram tables (hundreds of GB, checked row by row when they are used). Names the first tensor and offset. */
 di_status di_checkpoint_scan(const di_checkpoint *checkpoint, di_pool *pool, di_error *error);
 
-/* Every tensor that a config implies, in checkpoint order of spec/model-moe-engram-checkpoint.md 3.5. part:
+/* Every tensor that a config implies, in checkpoint order. part:
  * "attention", "compressor_indexer", "experts", "shared_experts", "gate", "mhc", "norms", "embed", "head", "engram",
  * "engram_table", "draft", "vision". Return false from the callback to stop. */
 typedef struct di_expected_tensor {

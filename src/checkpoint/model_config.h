@@ -1,7 +1,7 @@
 /* model_config.h - dimensions of a DeepSeek-V4.1 model.
  *
  * Read from the official nested config.json (text_config, vision_config, quantization_config) or the flat inference
- * config (dim, n_layers, ...; spec/model-moe-engram-checkpoint.md 1). Every field is range-checked and every relation
+ * config (dim, n_layers, ...). Every field is range-checked and every relation
  * between fields that the code relies on; the error names the field. Plain data after that, any thread.
  */
 #ifndef DI_CHECKPOINT_MODEL_CONFIG_H

@@ -1,4 +1,4 @@
-/* codec.h - number formats, bit-exact (spec/model-backbone.md 4.1, 4.2; golden: codec.*, fq.*, packed.*).
+/* codec.h - number formats, bit-exact ([4.1, 4.2] of docs/model.md; golden: codec.*, fq.*, packed.*).
  *
  *   BF16  upper half of an fp32                       E4M3  s eeee mmm, bias 7, no inf, 0x7f/0xff NaN, max 448
  *   E8M0  b -> 2^(b-127), 255 NaN, 0 -> 2^-127        E2M1  s mmm, magnitudes 0 .5 1 1.5 2 3 4 6

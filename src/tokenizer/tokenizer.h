@@ -1,9 +1,9 @@
 /* tokenizer.h - byte-level BPE of the DeepSeek family, from a Hugging Face tokenizer.json.
  *
- * Encoding (spec/model-moe-engram-checkpoint.md 7.1): split out added tokens if asked, three isolated pre-tokeniser
- * passes (PCRE2, the expressions of the file), byte alphabet, BPE by merge rank. Linear passes; the merge is
- * O(n log n) in the length of a piece. Client text is encoded with added tokens off, so text that spells a special
- * token stays plain text. Owner: whoever loaded it; immutable, any thread (match data is per call).
+ * Encoding: split out added tokens if asked, three isolated pre-tokeniser passes (PCRE2, the expressions of the file),
+ * byte alphabet, BPE by merge rank. Linear passes; the merge is O(n log n) in the length of a piece. Client text is
+ * encoded with added tokens off, so text that spells a special token stays plain text. Owner: whoever loaded it;
+ * immutable, any thread (match data is per call).
  */
 #ifndef DI_TOKENIZER_TOKENIZER_H
 #define DI_TOKENIZER_TOKENIZER_H

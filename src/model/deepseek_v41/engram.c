@@ -1,4 +1,4 @@
-/* engram.c - which rows of the Engram tables a position reads (spec model-moe-engram-checkpoint.md 5.1-5.3).
+/* engram.c - which rows of the Engram tables a position reads [8.1].
  *
  * engram.json beside the checkpoint, if there is one, holds token map, primes and multipliers. Without it they are
  * derived by the official rule: the token map from the tokenizer, primes by search, multipliers from NumPy's default

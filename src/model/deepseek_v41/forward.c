@@ -1,4 +1,4 @@
-/* forward.c - the layer graph of DeepSeek-V4.1, over rows (spec model-backbone.md 5-7).
+/* forward.c - the layer graph of DeepSeek-V4.1, over rows [5-9].
  *
  * Written once for every device: prefill chunk, decode and verification differ only in their row lists. Layers [0, cut)
  * run on the encoder list, layers [cut, L) on the decoder list; without compact prefill both are the same list.

@@ -1,4 +1,4 @@
-/* layout.c - what a sequence of this family remembers (spec model-backbone.md 9). */
+/* layout.c - what a sequence of this family remembers [3]. */
 #include "model/deepseek_v41/v41.h"
 
 #include <stdio.h>

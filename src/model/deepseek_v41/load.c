@@ -1,4 +1,4 @@
-/* load.c - weights by their names in the checkpoint (spec model-moe-engram-checkpoint.md 3.5). */
+/* load.c - weights by their names in the checkpoint. */
 #include "model/deepseek_v41/v41.h"
 
 #include <stdarg.h>

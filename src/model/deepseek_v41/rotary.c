@@ -1,4 +1,4 @@
-/* rotary.c - rotary frequencies (spec model-backbone.md 4.5). */
+/* rotary.c - rotary frequencies [4.5]. */
 #include "model/deepseek_v41/v41.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
  *   load.c     weights by name                       forward.c  the layer graph, written once for every device
  *   layout.c   what a sequence remembers             step.c     step buffers, commit
  *   block.c    what layers and draft stages share    draft.c    the draft head
- *   engram.c   compressed ids, primes, multipliers, table rows (spec model-moe-engram-checkpoint.md 5.1-5.3)
- *   rotary.c   frequencies (spec model-backbone.md 4.5)
+ *   engram.c   compressed ids, primes, multipliers, table rows [8.1]
+ *   rotary.c   frequencies [4.5]
  */
 #ifndef DI_MODEL_DEEPSEEK_V41_H
 #define DI_MODEL_DEEPSEEK_V41_H
