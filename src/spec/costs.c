@@ -1,0 +1,70 @@
+/* costs.c - see costs.h. */
+#include "spec/costs.h"
+
+#include <string.h>
+
+/* Eight bins between one power of two and the next. */
+static uint32_t bin_of(uint32_t size) {
+    if (size <= DI_COST_EXACT) return size ? size - 1 : 0;
+    uint32_t top = 31 - (uint32_t)__builtin_clz(size), eighth = (size >> (top - 3)) & 7;
+    uint32_t bin = DI_COST_EXACT + (top - 5) * 8 + eighth;
+    return bin < DI_COST_BINS ? bin : DI_COST_BINS - 1;
+}
+
+static double median(const double *values, uint32_t count) {
+    double sorted[DI_COST_SAMPLES];
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = i;
+        while (at && sorted[at - 1] > values[i]) {
+            sorted[at] = sorted[at - 1];
+            at--;
+        }
+        sorted[at] = values[i];
+    }
+    return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
+}
+
+void di_costs_add(di_costs *costs, uint32_t size, double seconds) {
+    if (!size || !(seconds > 0)) return;
+    uint32_t bin = bin_of(size), at = costs->bins[bin].count++ % DI_COST_SAMPLES;
+    uint32_t held = costs->bins[bin].count < DI_COST_SAMPLES ? costs->bins[bin].count : DI_COST_SAMPLES;
+    costs->bins[bin].seconds[at] = seconds;
+    costs->bins[bin].sizes[at] = size;
+    costs->bins[bin].median = median(costs->bins[bin].seconds, held);
+    costs->bins[bin].size = 0;
+    for (uint32_t i = 0; i < held; i++) costs->bins[bin].size += costs->bins[bin].sizes[i] / held;
+}
+
+uint32_t di_costs_known(const di_costs *costs, uint32_t size) {
+    return costs->bins[bin_of(size)].count;
+}
+
+typedef struct point {
+    double size, seconds;
+} point;
+
+/* Measured points in ascending size, made monotonic from the right. */
+static uint32_t points_of(const di_costs *costs, point points[DI_COST_BINS]) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < DI_COST_BINS; i++)
+        if (costs->bins[i].count) points[count++] = (point){costs->bins[i].size, costs->bins[i].median};
+    for (uint32_t i = count; i-- > 1;)
+        if (points[i - 1].seconds > points[i].seconds) points[i - 1].seconds = points[i].seconds;
+    return count;
+}
+
+static double between(point a, point b, double size) {
+    return b.size > a.size ? a.seconds + (b.seconds - a.seconds) * (size - a.size) / (b.size - a.size) : a.seconds;
+}
+
+double di_costs_get(const di_costs *costs, uint32_t size) {
+    point points[DI_COST_BINS];
+    uint32_t count = points_of(costs, points), i = 0;
+    if (!count) return 0;
+    while (i < count && points[i].size < size) i++;
+    if (i == 0) return points[0].seconds;
+    if (i < count) return between(points[i - 1], points[i], size);
+    /* One point says nothing of a slope: then as if cost were in proportion. */
+    point last = points[count - 1], before = count > 1 ? points[count - 2] : (point){0, 0};
+    return between(before, last, size);
+}

@@ -1,0 +1,31 @@
+/* costs.h - what a step of n rows, or a draft of n blocks, takes, as measured on this machine while it runs.
+ *
+ * Sizes up to DI_COST_EXACT are kept one by one, larger ones in bins an eighth apart. Each keeps its last samples;
+ * their median counts. A larger size never costs less than a smaller one: other work on the machine only adds time, so
+ * the smaller of the two is believed. Costs decide how fast, never what: no result depends on them. Plain data, one
+ * thread.
+ */
+#ifndef DI_SPEC_COSTS_H
+#define DI_SPEC_COSTS_H
+
+#include <stdint.h>
+
+enum { DI_COST_EXACT = 32, DI_COST_BINS = DI_COST_EXACT + 96, DI_COST_SAMPLES = 9 };
+
+typedef struct di_costs {
+    struct {
+        double seconds[DI_COST_SAMPLES]; /* ring */
+        double sizes[DI_COST_SAMPLES];   /* their sizes */
+        uint32_t count;                  /* ever */
+        double size, median;             /* mean size of the samples; 0 = none yet */
+    } bins[DI_COST_BINS];
+} di_costs; /* zero-initialised: nothing is known */
+
+/* Samples of no size or no time are passed over. */
+void di_costs_add(di_costs *costs, uint32_t size, double seconds);
+/* Samples so far of this size, or of its bin. */
+uint32_t di_costs_known(const di_costs *costs, uint32_t size);
+/* Seconds for `size`, between and beyond what was measured in straight lines; 0 when nothing was. */
+double di_costs_get(const di_costs *costs, uint32_t size);
+
+#endif

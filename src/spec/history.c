@@ -1,0 +1,46 @@
+/* history.c - see history.h. */
+#include "spec/history.h"
+
+/* Counts remember about sixteen cycles; the first guess of a rate weighs as much as two. */
+static const double FADE = 0.94, GUESS = 0.8, GUESS_WEIGHT = 2, GAIN_SHARE = 0.2, NOT_PAYING = -0.05;
+enum { FIRST_PAUSE = 8, LONGEST_PAUSE = 256 };
+
+void di_history_add(di_history *h, uint32_t verified, uint32_t accepted, double plain) {
+    if (verified > DI_SPEC_MOST) verified = DI_SPEC_MOST;
+    if (accepted > verified) accepted = verified;
+    h->drafted += verified;
+    h->accepted += accepted;
+    for (uint32_t j = 0; j < verified && j <= accepted; j++) {
+        h->at[j].tried = h->at[j].tried * FADE + 1;
+        h->at[j].accepted = h->at[j].accepted * FADE + (j < accepted);
+    }
+    if (!(plain > 0)) return;
+    double won = (double)accepted + 1 - plain;
+    h->gain += GAIN_SHARE * (won - h->gain);
+    if (h->gain >= 0) h->pause = 0;
+    if (h->gain >= NOT_PAYING) return;
+    h->pause = !h->pause ? FIRST_PAUSE : h->pause < LONGEST_PAUSE ? 2 * h->pause : LONGEST_PAUSE;
+    h->rest = h->pause;
+    h->gain = 0; /* the next try starts afresh; pause remembers */
+}
+
+void di_history_plain(di_history *h) {
+    if (h->rest) h->rest--;
+}
+
+bool di_history_wants(const di_history *h) {
+    return !h->rest;
+}
+
+void di_history_survivals(const di_history *h, uint32_t count, float *survivals) {
+    double survival = 1;
+    for (uint32_t j = 0; j < count; j++) {
+        double tried = GUESS_WEIGHT, accepted = GUESS_WEIGHT * GUESS;
+        if (j < DI_SPEC_MOST) {
+            tried += h->at[j].tried;
+            accepted += h->at[j].accepted;
+        }
+        survival *= accepted / tried;
+        survivals[j] = (float)survival;
+    }
+}
