@@ -314,6 +314,9 @@ class Scripted(PageCase):
         expect(page.locator(".turn")).to_have_count(0)
         page.reload()
         expect(page.locator("#empty")).to_be_visible()
+        page.add_init_script("sessionStorage.setItem('deepinfer-turns', JSON.stringify([{ role: 'assistant' }, 7]))")
+        page.reload()
+        expect(page.locator("#empty")).to_be_visible()
 
     def test_phone_and_dark(self):
         page = self.open(self.address, width=390, height=844, has_touch=True, is_mobile=True, color_scheme="dark")

@@ -311,7 +311,7 @@ function paintThinking(turn, view) {
     if (thought.textContent !== turn.reasoning) thought.textContent = turn.reasoning;
     const { started, firstAt, answerAt, endedAt } = turn.times;
     const spent = ((answerAt || endedAt || performance.now()) - (firstAt || started)) / 1000;
-    box.querySelector("summary").textContent = thinking ? "Thinking" : `Thought for ${duration(spent)}`;
+    box.querySelector("summary").textContent = thinking ? "Thinking" : spent < 0.01 ? "Thought" : `Thought for ${duration(spent)}`;
     box.classList.toggle("active", thinking);
     if (view.thinkingChosen || box.open === thinking) return;
     view.thinkingOpen = thinking;
@@ -370,13 +370,14 @@ function paintFailure(turn, view) {
 }
 
 function facts(turn) {
+    const { usage, times, options } = turn;
     const parts = [`seed ${turn.seed}`];
-    const { usage, times } = turn;
+    if (options.temperature !== undefined) parts.push(`temperature ${options.temperature}`);
     if (usage) {
         const count = usage.completion_tokens;
         parts.push(`${count} token${count === 1 ? "" : "s"}`);
         const span = (times.endedAt - times.firstAt) / 1000;
-        if (count > 1 && span > 0) parts.push(`${((count - 1) / span).toFixed(0)} per second`);
+        if (count > 1 && span > 0.1) parts.push(`${((count - 1) / span).toFixed(0)} per second`);
     }
     if (times?.firstAt) parts.push(`first after ${duration((times.firstAt - times.started) / 1000)}`);
     const cached = usage?.prompt_tokens_details?.cached_tokens ?? usage?.prompt_cache_hit_tokens;
@@ -507,6 +508,7 @@ async function again(turn, view) {
     for (let i = 0; i <= size; i++) crowd.append(Object.assign(document.createElement("i"), { className: i === you ? "you" : "" }));
     const words = Object.assign(document.createElement("span"), { textContent: `Asking again beside ${size} others` });
     box.hidden = false;
+    box.ariaLive = "off"; // the result is announced, not the way there
     box.dataset.result = "running";
     box.replaceChildren(crowd, line("verdict-words", words));
     box.scrollIntoView({ block: "nearest" });
@@ -529,6 +531,7 @@ async function again(turn, view) {
             },
         });
         show();
+        box.ariaLive = "polite";
         showVerdict(box, crowd, result);
     } catch (error) {
         box.dataset.result = "none";
@@ -612,9 +615,17 @@ function restoreTurns() {
     const saved = recall("turns");
     if (!Array.isArray(saved)) return;
     turns = saved;
-    for (const turn of turns) if (turn.state === "running") turn.state = "stopped";
-    showTurns();
-    follow();
+    try {
+        for (const turn of turns) if (turn.state === "running") turn.state = "stopped";
+        showTurns();
+        follow();
+    } catch (error) {
+        console.warn("the kept conversation cannot be shown", error); // of another version of this page
+        turns = [];
+        views.clear();
+        $("log").replaceChildren();
+        showTurns();
+    }
 }
 
 function listen(live) {

@@ -127,7 +127,7 @@ export class Live {
         };
         put("live-running", f.running ?? "–");
         put("live-queue", f.queue ?? "–");
-        put("live-tokens", f.tokens === null ? "–" : f.tokens.toFixed(f.tokens < 10 ? 1 : 0));
+        put("live-tokens", f.tokens === null ? "–" : f.tokens.toFixed(f.tokens > 0 && f.tokens < 10 ? 1 : 0));
         put("live-step", f.step === null ? (f.running === 0 ? "idle" : "–") : seconds(f.step));
         put("live-cache", f.cache === null ? "–" : share(f.cache));
         document.getElementById("live-cache-bar").value = f.cache ?? 0;
