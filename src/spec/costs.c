@@ -12,7 +12,7 @@ static uint32_t bin_of(uint32_t size) {
 }
 
 static double median(const double *values, uint32_t count) {
-    double sorted[DI_COST_SAMPLES];
+    double sorted[DI_COST_SAMPLES] = {0};
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = i;
         while (at && sorted[at - 1] > values[i]) {
@@ -21,13 +21,13 @@ static double median(const double *values, uint32_t count) {
         }
         sorted[at] = values[i];
     }
-    return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
+    return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
 void di_costs_add(di_costs *costs, uint32_t size, double seconds) {
     if (!size || !(seconds > 0)) return;
-    uint32_t bin = bin_of(size), at = costs->bins[bin].count++ % DI_COST_SAMPLES;
-    uint32_t held = costs->bins[bin].count < DI_COST_SAMPLES ? costs->bins[bin].count : DI_COST_SAMPLES;
+    uint32_t bin = bin_of(size), at = (uint32_t)(costs->bins[bin].count++ % DI_COST_SAMPLES);
+    uint32_t held = costs->bins[bin].count < DI_COST_SAMPLES ? (uint32_t)costs->bins[bin].count : DI_COST_SAMPLES;
     costs->bins[bin].seconds[at] = seconds;
     costs->bins[bin].sizes[at] = size;
     costs->bins[bin].median = median(costs->bins[bin].seconds, held);
@@ -35,7 +35,7 @@ void di_costs_add(di_costs *costs, uint32_t size, double seconds) {
     for (uint32_t i = 0; i < held; i++) costs->bins[bin].size += costs->bins[bin].sizes[i] / held;
 }
 
-uint32_t di_costs_known(const di_costs *costs, uint32_t size) {
+uint64_t di_costs_known(const di_costs *costs, uint32_t size) {
     return costs->bins[bin_of(size)].count;
 }
 

@@ -16,7 +16,7 @@ typedef struct di_costs {
     struct {
         double seconds[DI_COST_SAMPLES]; /* ring */
         double sizes[DI_COST_SAMPLES];   /* their sizes */
-        uint32_t count;                  /* ever */
+        uint64_t count;                  /* ever */
         double size, median;             /* mean size of the samples; 0 = none yet */
     } bins[DI_COST_BINS];
 } di_costs; /* zero-initialised: nothing is known */
@@ -24,7 +24,7 @@ typedef struct di_costs {
 /* Samples of no size or no time are passed over. */
 void di_costs_add(di_costs *costs, uint32_t size, double seconds);
 /* Samples so far of this size, or of its bin. */
-uint32_t di_costs_known(const di_costs *costs, uint32_t size);
+uint64_t di_costs_known(const di_costs *costs, uint32_t size);
 /* Seconds for `size`, between and beyond what was measured in straight lines; 0 when nothing was. */
 double di_costs_get(const di_costs *costs, uint32_t size);
 

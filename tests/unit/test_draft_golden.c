@@ -142,7 +142,7 @@ static void compare_rings(run *r) {
 static void compare_confidence(const run *r, const di_json *cycle, const float *got) {
     const di_json *item = di_json_get(cycle, "confidence_logit")->first;
     for (uint32_t j = 0; j < r->block; j++, item = item->next) {
-        double want;
+        double want = 0;
         assert_true(item && di_json_double(item, &want));
         if (got[j] != (float)want)
             fail_msg("%s: confidence %u is %.9g, golden %.9g", r->cycle, j, (double)got[j], want);
