@@ -96,12 +96,14 @@ static void write_labels(di_text *out, const char *model) {
 }
 
 static void write_aliases(const di_metrics *metrics, const char *labels, di_text *out) {
+    double pages = gauge(metrics, DI_GAUGE_PAGES_LIMIT), used = gauge(metrics, DI_GAUGE_PAGES_SEQUENCES);
     double cached = counter(metrics, DI_COUNT_CACHED_TOKENS_RAM) + counter(metrics, DI_COUNT_CACHED_TOKENS_DISK);
     double aborted = counter(metrics, DI_COUNT_CANCELS), failed = counter(metrics, DI_COUNT_REQUESTS_FAILED) - aborted;
     double done = counter(metrics, DI_COUNT_REQUESTS_FINISHED) - counter(metrics, DI_COUNT_REQUESTS_FAILED);
     const alias rows[] = {
         {"vllm:num_requests_running", "gauge", "", gauge(metrics, DI_GAUGE_RUNNING_REQUESTS)},
         {"vllm:num_requests_waiting", "gauge", "", gauge(metrics, DI_GAUGE_QUEUE) + gauge(metrics, DI_GAUGE_SWAPPED)},
+        {"vllm:kv_cache_usage_perc", "gauge", "", pages > 0 ? used / pages : 0}, /* a share of 1, as there */
         {"vllm:num_preemptions_total", "counter", "", counter(metrics, DI_COUNT_PREEMPTIONS)},
         {"vllm:prompt_tokens_total", "counter", "", counter(metrics, DI_COUNT_PROMPT_TOKENS)},
         {"vllm:prompt_tokens_cached_total", "counter", "", cached},

@@ -48,7 +48,7 @@ static di_status bind_one(di_server *server, const struct addrinfo *info, di_err
         return di_fail_errno(error, DI_ERR_IO, reason == EADDRINUSE ? "port" : "host", reason, "cannot listen on %s",
                              where);
     }
-    struct sockaddr_storage bound;
+    struct sockaddr_storage bound = {0};
     socklen_t length = sizeof bound;
     if (getsockname(opened, (struct sockaddr *)&bound, &length) == 0)
         print_address((struct sockaddr *)&bound, length, where, sizeof where, true);

@@ -27,8 +27,7 @@ static void drain(void *arg) {
     di_server_drain(test->server);
 }
 
-void di_test_server_start(di_test_server *test, const di_route *routes, size_t count, void *app,
-                          const char *const *options) {
+void di_test_server_open(di_test_server *test, const char *const *options) {
     di_error error = {0};
     *test = (di_test_server){.config = di_config_new(), .drain = {.run = drain, .arg = test}};
     assert_non_null(test->config);
@@ -38,11 +37,22 @@ void di_test_server_start(di_test_server *test, const di_route *routes, size_t c
         if (di_config_set(test->config, options[0], options[1], DI_CONFIG_FLAG, &error) != DI_OK)
             fail_msg("%s", error.message);
     if (di_server_open(test->config, NULL, &test->server, &error) != DI_OK) fail_msg("%s", error.message);
-    assert_int_equal(di_server_add_routes(test->server, routes, count, app, &error), DI_OK);
+}
+
+void di_test_server_begin(di_test_server *test) {
+    di_error error = {0};
     assert_int_equal(di_server_listen(test->server, &error), DI_OK);
     const char *colon = strrchr(di_server_url(test->server), ':');
     test->port = (int)strtol(colon + 1, NULL, 10);
     assert_int_equal(pthread_create(&test->thread, NULL, serve, test), 0);
+}
+
+void di_test_server_start(di_test_server *test, const di_route *routes, size_t count, void *app,
+                          const char *const *options) {
+    di_error error = {0};
+    di_test_server_open(test, options);
+    assert_int_equal(di_server_add_routes(test->server, routes, count, app, &error), DI_OK);
+    di_test_server_begin(test);
 }
 
 void di_test_server_drain(di_test_server *test) {

@@ -16,7 +16,10 @@ typedef struct di_test_server {
     di_server_task drain;
 } di_test_server;
 
-/* options: name, value, ..., NULL. A free port of 127.0.0.1, no access log. */
+/* options: name, value, ..., NULL. A free port of 127.0.0.1, no access log. Routes may be added until it begins. */
+void di_test_server_open(di_test_server *test, const char *const *options);
+void di_test_server_begin(di_test_server *test);
+/* Both, with these routes. */
 void di_test_server_start(di_test_server *test, const di_route *routes, size_t count, void *app,
                           const char *const *options);
 /* Drains, waits for the end of the thread, frees. */
