@@ -5,16 +5,12 @@ tool calls), and against `deepinfer serve`."""
 import json
 import os
 import pathlib
-import re
-import signal
-import subprocess
 import time
 import unittest
-import urllib.error
-import urllib.request
 
 import browser
 import common
+import http_server
 import scripted_server
 
 browser.enter()
@@ -350,43 +346,28 @@ class Real(PageCase):
 
     def serve(self, **environment):
         self.faults = []
-        self.server = subprocess.Popen([common.BINARY, "serve", common.TINY, "--port", "0", "--access-log", "off", "--thinking", "on"],
-                                       stderr=subprocess.PIPE, text=True, env=common.environment(**environment))
-        self.addCleanup(self.server.stderr.close)
-        for line in self.server.stderr:
-            found = re.search(r" at (http://\S+)", line)
-            if found:
-                break
-        self.address = found[1] + "/"
+        self.server = http_server.Server("--access-log", "off", "--thinking", "on", model=common.TINY, threads=0, env=common.environment(**environment))
+        self.address = f"http://{self.server.host}:{self.server.port}/"
 
     def tearDown(self):
-        self.server.send_signal(signal.SIGTERM)
-        self.assertEqual(self.server.wait(timeout=60), 0)
+        with self.server as server:
+            self.assertEqual(server.stop(60), 0)
         self.assertEqual(self.faults, [], "the page logged errors or broke its own Content-Security-Policy")
-
-    def fetch(self, path, **headers):
-        """Status, headers and body, whatever the status."""
-        try:
-            answer = urllib.request.urlopen(urllib.request.Request(self.address + path, headers=headers), timeout=30)
-        except urllib.error.HTTPError as error:
-            answer = error
-        with answer:
-            return answer.status, answer.headers, answer.read()
 
     def test_files(self):
         self.serve(DEEPINFER_API_KEY="open-sesame")
         for file in sorted(scripted_server.PAGE.iterdir()):
             if file.suffix not in scripted_server.TYPES:
                 continue
-            path = "" if file.name == "index.html" else f"page/{file.name}"
-            status, headers, body = self.fetch(path)
+            path = "/" if file.name == "index.html" else f"/page/{file.name}"
+            status, headers, body = self.server.ask("GET", path)
             self.assertEqual((status, body, headers["Content-Type"]), (200, file.read_bytes(), f"{scripted_server.TYPES[file.suffix]}; charset=utf-8"))
             self.assertEqual(headers["Content-Security-Policy"], scripted_server.policy())
             self.assertNotIn("unsafe", headers["Content-Security-Policy"])
             self.assertEqual((headers["X-Content-Type-Options"], headers["Referrer-Policy"]), ("nosniff", "no-referrer"))
-            self.assertEqual(self.fetch(path, **{"If-None-Match": f'W/"x", {headers["ETag"]}'})[::2], (304, b""))
-            self.assertEqual(self.fetch(path, **{"If-None-Match": '"other"'})[0], 200)
-        self.assertEqual([self.fetch(path)[0] for path in ("page/", "page/embed.cmake", "page/../metrics", "v1/models", "metrics")], [401, 404, 404, 401, 401])
+            self.assertEqual(self.server.ask("GET", path, headers={"If-None-Match": f'W/"x", {headers["ETag"]}'})[::2], (304, b""))
+            self.assertEqual(self.server.ask("GET", path, headers={"If-None-Match": '"other"'})[0], 200)
+        self.assertEqual([self.server.ask("GET", path)[0] for path in ("/page/", "/page/embed.cmake", "/page/../metrics", "/v1/models", "/metrics")], [401, 404, 404, 401, 401])
 
     def test_conversation(self):
         self.serve()
