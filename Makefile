@@ -3,7 +3,8 @@
 # make         build/release/deepinfer
 # make demo    install what is needed, build, answer one question with the embedded model
 # make check   install what is needed, build, run every test
-# make bench   speed of the kernels and of the embedded model, as JSON lines and a table
+# make bench   in two minutes: speed of the kernels and of the embedded model, as JSON lines and tables
+# make measure in twelve: all that docs/performance.md shows, as Markdown
 # make matrix  TOKENS=1000000: the determinism matrix, long, on the test model and on the embedded model
 # make fuzz    every fuzz target for FUZZ_SECONDS each (600)
 # make format  clang-format over the sources
@@ -20,7 +21,7 @@ PREFIX ?= /usr/local
 HOURS ?= 4
 RELEASE = build/release
 
-.PHONY: all demo check bench matrix fuzz format docs install deb soak clean help
+.PHONY: all demo check bench bench-build measure matrix fuzz format docs install deb soak clean help
 .DEFAULT_GOAL = all
 
 all: $(RELEASE)/build.ninja
@@ -42,9 +43,16 @@ check:
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet
 	@scripts/test $(RELEASE)
 
-bench: $(RELEASE)/build.ninja
+bench-build: $(RELEASE)/build.ninja
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet benches
-	@scripts/bench $(RELEASE)
+
+bench: bench-build
+	@$(RELEASE)/bench/bench_kernels --rounds 1 --time 30
+	@$(RELEASE)/bench/bench_model --rounds 3
+	@$(RELEASE)/bench/bench_engine --model tiny --rounds 1
+
+measure:
+	@scripts/measure
 
 matrix: all
 	@$(RELEASE)/deepinfer verify tests/data/nano --tokens $$(($(TOKENS) / 2))
