@@ -24,20 +24,6 @@ static di_status check_members(const di_json *request, di_error *error) {
     return DI_OK;
 }
 
-di_status di_recipe_encode(const di_tokenizer *tokenizer, const di_prompt *rendered, di_ids *ids, di_error *error) {
-    di_status status = DI_OK;
-    for (size_t i = 0; i < rendered->count && status == DI_OK; i++) {
-        const di_segment *segment = &rendered->request[i];
-        if (segment->token_ids)
-            di_ids_append(ids, segment->token_ids[0]); /* a control segment is one token */
-        else
-            status = di_tokenizer_encode(tokenizer, segment->text, segment->text_length, false, ids, error);
-    }
-    if (status == DI_OK && ids->failed)
-        status = di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt's token ids");
-    return status;
-}
-
 static di_status render(const di_engine *engine, di_arena *arena, const char *json, size_t length,
                         di_chat_prompt *prompt, di_error *error) {
     const di_tokenizer *tokenizer = di_engine_tokenizer(engine);

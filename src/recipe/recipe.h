@@ -125,6 +125,7 @@ typedef struct di_message {
     const char *call_id; /* tool: the call it answers; NULL = not known */
     di_task task;        /* user; DI_TASK_TITLE: assistant */
     bool prefix;         /* assistant, last message: the turn stays open and is continued */
+    bool kept;           /* system: written even if it is empty */
 } di_message;
 
 /* A declared tool. */

@@ -121,7 +121,7 @@ static bool has_content(const di_message *message) {
 }
 
 static bool is_dropped(const di_message *message) {
-    return message->role == DI_ROLE_SYSTEM && !has_content(message);
+    return message->role == DI_ROLE_SYSTEM && !message->kept && !has_content(message);
 }
 
 bool di_conversation_has_tools(const di_conversation *conversation) {
@@ -176,7 +176,7 @@ static size_t put_beginning(di_builder *b) {
     } else {
         bool any = false;
         for (size_t i = 0; i < c->count; i++) {
-            if (c->messages[i].role != DI_ROLE_SYSTEM || is_dropped(&c->messages[i])) continue;
+            if (c->messages[i].role != DI_ROLE_SYSTEM || !has_content(&c->messages[i])) continue;
             if (any) di_put_text(b, "\n\n", 2);
             put_content(b, &c->messages[i]);
             any = true;
@@ -499,4 +499,18 @@ di_status di_recipe_render_completion(const di_recipe *recipe, const char *text,
         di_put_control(&b, DI_CONTROL_FIM_END);
     }
     return finish(&b, prompt, error);
+}
+
+di_status di_recipe_encode(const di_tokenizer *tokenizer, const di_prompt *rendered, di_ids *ids, di_error *error) {
+    di_status status = DI_OK;
+    for (size_t i = 0; i < rendered->count && status == DI_OK; i++) {
+        const di_segment *segment = &rendered->request[i];
+        if (segment->token_ids)
+            di_ids_append(ids, segment->token_ids[0]); /* a control segment is one token */
+        else
+            status = di_tokenizer_encode(tokenizer, segment->text, segment->text_length, false, ids, error);
+    }
+    if (status == DI_OK && ids->failed)
+        status = di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt's token ids");
+    return status;
 }

@@ -154,6 +154,10 @@ static di_status check_json_word(const di_reader *r) {
             const di_content *piece = &r->messages[i].content[k];
             if (piece->kind == DI_CONTENT_TEXT && names_json(piece->text, piece->length)) return DI_OK;
         }
+    if (r->flavour == DI_FLAVOUR_RESPONSES)
+        return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, "text.format",
+                       "Response input messages must contain the word 'json' in some form to use 'text.format' of type "
+                       "'json_object'.");
     return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, "response_format",
                    "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.");
 }
@@ -202,6 +206,10 @@ di_status di_recipe_parse_request(di_arena *arena, di_flavour flavour, const di_
                  : flavour == DI_FLAVOUR_MESSAGES ? di_request_messages(&r)
                                                   : di_request_responses(&r);
     if (status == DI_OK) status = check_json_word(&r);
+    bool bound = conversation->format == DI_FORMAT_JSON_SCHEMA || conversation->format == DI_FORMAT_REGEX;
+    if (status == DI_OK && bound && di_conversation_has_tools(conversation) && conversation->tools[0].strict)
+        status = di_fail(error, DI_ERR_INVALID_ARGUMENT, flavour == DI_FLAVOUR_CHAT ? "response_format" : "text.format",
+                         "response_format should not be used with tools");
     bool forced = di_conversation_has_tools(conversation) && conversation->choice != DI_CHOICE_AUTO;
     if (status == DI_OK && forced && options->thinking && !options->forced_thought)
         status =

@@ -227,7 +227,7 @@ static di_status check_order(di_reader *r) {
             return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, di_path("%.80s.prefix", path.text).text,
                            "Invalid completion message: prefix set true with message which is not final message or "
                            "message role is not assistant");
-        if (message->role == DI_ROLE_ASSISTANT && !message->content_count && !message->call_count &&
+        if (message->role == DI_ROLE_ASSISTANT && !message->content && !message->call_count &&
             !(message->reasoning && message->prefix))
             return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, path.text,
                            "Invalid assistant message: content or tool_calls must be set");

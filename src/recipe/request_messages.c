@@ -71,16 +71,22 @@ static di_status read_tool_use(di_reader *r, const di_json *block, di_field_path
     return status;
 }
 
-static di_status read_thought(di_reader *r, const di_json *block, di_field_path path, di_text *reasoning) {
+static di_status read_thought(di_reader *r, const di_json *block, di_field_path path, bool first, di_text *reasoning) {
     const di_json *text = di_json_get(block, "thinking");
     if (!text || text->type != DI_JSON_STRING)
         return di_bad_type(di_path("%.80s.thinking", path.text), "a string", text, r->error);
-    if (reasoning->data) di_text_puts(reasoning, "\n\n");
+    if (!first) di_text_puts(reasoning, "\n\n");
     di_text_append(reasoning, text->text, text->length);
     return DI_OK;
 }
 
+static di_status empty_content(di_reader *r, size_t index) {
+    return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, di_path("messages[%zu].content", index).text,
+                   "messages.%zu: all messages must have non-empty content", index);
+}
+
 static di_status read_assistant(di_reader *r, size_t index, const di_json *value) {
+    if (value && value->type == DI_JSON_ARRAY && !value->count) return empty_content(r, index);
     di_message *message = di_reader_add(r, DI_ROLE_ASSISTANT, index);
     di_field_path path = di_path("messages[%zu].content", index);
     if (!message) return DI_ERR_MEMORY;
@@ -90,23 +96,26 @@ static di_status read_assistant(di_reader *r, size_t index, const di_json *value
     if (!content || !calls) return di_reader_memory(r);
     di_text reasoning = {0};
     di_status status = DI_OK;
-    size_t i = 0;
+    size_t i = 0, thoughts = 0;
     for (const di_json *block = value->first; block && status == DI_OK; block = block->next, i++) {
         const di_json *type = di_json_get(block, "type");
         di_field_path block_path = di_path("messages[%zu].content[%zu]", index, i);
         if (di_json_string_is(type, "thinking"))
-            status = read_thought(r, block, block_path, &reasoning);
+            status = read_thought(r, block, block_path, thoughts++ == 0, &reasoning);
         else if (di_json_string_is(type, "redacted_thinking"))
             continue; /* another model's thoughts, unreadable */
         else if (di_json_string_is(type, "tool_use"))
             status = read_tool_use(r, block, block_path, &calls[message->call_count++]);
         else
             status = read_block(r, block, block_path, DI_ROLE_ASSISTANT, &content[message->content_count++]);
+        /* Nothing is said before the first text. */
+        if (message->content_count == 1 && status == DI_OK && !content[0].length) message->content_count = 0;
     }
     message->content = content;
     message->calls = calls;
-    if (status == DI_OK && reasoning.data) {
-        message->reasoning = reasoning.failed ? NULL : di_arena_copy(r->arena, reasoning.data, reasoning.length);
+    if (status == DI_OK && thoughts) {
+        const char *text = reasoning.data ? reasoning.data : "";
+        message->reasoning = reasoning.failed ? NULL : di_arena_copy(r->arena, text, reasoning.length);
         message->reasoning_length = reasoning.length;
         if (!message->reasoning) status = di_reader_memory(r);
     }
@@ -182,6 +191,7 @@ static di_status read_user(di_reader *r, size_t index, const di_json *value, pen
     size_t count = 0, i = 0;
     bool list = value && value->type == DI_JSON_ARRAY;
     di_status status = DI_OK;
+    if (list && !value->count) return empty_content(r, index);
     if (list) content = di_arena_array(r->arena, (size_t)value->count + 1, sizeof *content);
     if (list && !content) return di_reader_memory(r);
     for (const di_json *block = list ? value->first : NULL; block && status == DI_OK; block = block->next, i++) {
@@ -195,7 +205,7 @@ static di_status read_user(di_reader *r, size_t index, const di_json *value, pen
         }
     }
     if (status == DI_OK) status = check_answered(r, p, index);
-    if (status != DI_OK || (list && !count && value->count)) return status; /* results only */
+    if (status != DI_OK || (list && !count)) return status; /* results only */
     di_message *message = di_reader_add(r, DI_ROLE_USER, index);
     if (!message) return DI_ERR_MEMORY;
     if (!list) return read_content(r, value, path, message);
@@ -219,6 +229,7 @@ static di_status read_message(di_reader *r, size_t index, const di_json *object)
     if (di_json_string_is(role, "assistant")) return read_assistant(r, index, content);
     if (di_json_string_is(role, "system")) {
         di_message *message = di_reader_add(r, DI_ROLE_SYSTEM, index);
+        if (message) message->kept = true;
         return message ? read_content(r, content, di_path("messages[%zu].content", index), message) : DI_ERR_MEMORY;
     }
     di_field_path path = di_path("messages[%zu].role", index);
@@ -231,6 +242,7 @@ static di_status read_system(di_reader *r) {
     const di_json *system = di_json_get(r->request, "system");
     if (di_is_absent(system)) return DI_OK;
     di_message *message = di_reader_add(r, DI_ROLE_SYSTEM, SIZE_MAX);
+    if (message) message->kept = true;
     return message ? read_content(r, system, di_path("system"), message) : DI_ERR_MEMORY;
 }
 

@@ -9,8 +9,8 @@ typedef struct turn {
     di_reader *reader;
     di_text reasoning;
     bool has_reasoning, has_message;
-    const di_content *content;
-    size_t content_count;
+    di_content *content; /* [content_count] */
+    size_t content_count, content_capacity;
     di_tool_call *calls; /* [call_count] */
     size_t call_count, call_capacity, origin;
     bool *answered; /* [call_count] while results are read */
@@ -58,7 +58,7 @@ static di_status end_turn(turn *t) {
     di_text_clear(&t->reasoning);
     t->has_reasoning = t->has_message = false;
     t->content = NULL;
-    t->content_count = t->call_count = t->call_capacity = 0;
+    t->content_count = t->content_capacity = t->call_count = t->call_capacity = 0;
     return DI_OK;
 }
 
@@ -113,6 +113,27 @@ static di_status read_content(di_reader *r, const di_json *value, di_field_path 
 
 /* ---------------------------------------------------------------------------------------------- items */
 
+/* What the assistant said is joined over its messages, empty ones left out. */
+static di_status read_said(turn *t, const di_json *value, di_field_path path) {
+    const di_content *more = NULL;
+    size_t count = 0, skip = 0;
+    di_status status = read_content(t->reader, value, path, DI_ROLE_ASSISTANT, &more, &count);
+    if (status != DI_OK) return status;
+    bool empty = true;
+    for (size_t i = 0; i < count; i++) empty &= !more[i].length && i == 0;
+    if (empty) skip = count;
+    if (t->content_count + count > t->content_capacity) {
+        size_t capacity = 2 * (t->content_count + count);
+        di_content *content = di_arena_array(t->reader->arena, capacity, sizeof *content);
+        if (!content) return memory(t);
+        if (t->content_count) memcpy(content, t->content, t->content_count * sizeof *content);
+        t->content = content;
+        t->content_capacity = capacity;
+    }
+    for (size_t i = skip; i < count; i++) t->content[t->content_count++] = more[i];
+    return DI_OK;
+}
+
 static di_status read_message(turn *t, size_t index, const di_json *item) {
     static const char *const names[] = {"user", "system", "developer", "assistant"};
     static const di_role roles[] = {DI_ROLE_USER, DI_ROLE_SYSTEM, DI_ROLE_SYSTEM, DI_ROLE_ASSISTANT};
@@ -128,17 +149,18 @@ static di_status read_message(turn *t, size_t index, const di_json *item) {
                        role->text);
     path = di_path("input[%zu].content", index);
     if (roles[i] == DI_ROLE_ASSISTANT) {
-        di_status status = t->has_message || t->call_count ? end_turn(t) : DI_OK;
+        di_status status = t->call_count ? end_turn(t) : DI_OK;
         if (status == DI_OK) status = check_answered(t);
+        if (status != DI_OK) return status;
         t->has_message = true;
         t->origin = index;
-        return status == DI_OK ? read_content(r, content, path, DI_ROLE_ASSISTANT, &t->content, &t->content_count)
-                               : status;
+        return read_said(t, content, path);
     }
     di_status status = end_turn(t);
     if (status == DI_OK) status = check_answered(t);
     di_message *message = status == DI_OK ? di_reader_add(r, roles[i], index) : NULL;
     if (!message) return status == DI_OK ? DI_ERR_MEMORY : status;
+    message->kept = true;
     return read_content(r, content, path, roles[i], &message->content, &message->content_count);
 }
 
@@ -146,19 +168,25 @@ static di_status read_message(turn *t, size_t index, const di_json *item) {
 static di_status read_reasoning(turn *t, size_t index, const di_json *item) {
     di_reader *r = t->reader;
     const di_json *content = di_json_get(item, "content");
-    di_status status = t->has_message || t->call_count ? end_turn(t) : DI_OK;
-    if (status == DI_OK) status = check_answered(t);
-    if (status != DI_OK) return status;
-    if (!di_is_absent(content) && content->type != DI_JSON_ARRAY)
+    if (di_is_absent(content)) return DI_OK;
+    if (content->type != DI_JSON_ARRAY)
         return di_bad_type(di_path("input[%zu].content", index), "a list of parts", content, r->error);
-    size_t i = 0;
-    for (const di_json *part = content ? content->first : NULL; part; part = part->next, i++) {
+    size_t i = 0, length = content->count ? content->count - 1 : 0;
+    for (const di_json *part = content->first; part; part = part->next, i++) {
         const di_json *text = di_json_get(part, "text");
         if (!text || text->type != DI_JSON_STRING)
             return di_bad_type(di_path("input[%zu].content[%zu].text", index, i), "a string", text, r->error);
-        if (t->has_reasoning) di_text_putc(&t->reasoning, '\n');
+        length += text->length;
+    }
+    if (!length) return DI_OK; /* no reasoning at all */
+    di_status status = t->content_count || t->call_count ? end_turn(t) : DI_OK;
+    if (status == DI_OK) status = check_answered(t);
+    if (status != DI_OK) return status;
+    if (t->has_reasoning) di_text_putc(&t->reasoning, '\n');
+    for (const di_json *part = content->first; part; part = part->next) {
+        const di_json *text = di_json_get(part, "text");
+        if (part != content->first) di_text_putc(&t->reasoning, '\n');
         di_text_append(&t->reasoning, text->text, text->length);
-        t->has_reasoning = true;
     }
     t->origin = index;
     t->has_reasoning = true;

@@ -65,6 +65,7 @@ static void test_ranges(void **state) {
     EDGE(first_n_token_no_eos, 3, -1);
     di_sampling s = defaults;
     s.so_args.schema_type = "json";
+    s.ignore_eos = true;
     refused(&s, "so_args");
 }
 
@@ -222,7 +223,16 @@ static void test_json_refused(void **state) {
         {"{\"logit_bias\":{\"-5\":1}}", "logit_bias", "-5"},
         {"{\"logit_bias\":{\"4294967297\":1}}", "logit_bias", "4294967297"},
         {"{\"logit_bias\":[]}", "logit_bias", "object"},
-        {"{\"so_args\":{\"schema_type\":\"json\"}}", "so_args", "structured output"},
+        {"{\"so_args\":[]}", "so_args", "object"},
+        {"{\"so_args\":{}}", "so_args.schema_type", "missing"},
+        {"{\"so_args\":{\"schema_type\":5}}", "so_args.schema_type", "string"},
+        {"{\"so_args\":{\"schema_type\":\"json\",\"schema\":5}}", "so_args.schema", "schema"},
+        {"{\"so_args\":{\"schema_type\":\"json\",\"schema\":\"\\u0000\"}}", "so_args.schema", "zero"},
+        {"{\"so_args\":{\"schema_type\":\"json\",\"scheme\":\"{}\"}}", "so_args", "scheme"},
+        {"{\"so_args\":{\"schema_type\":\"json\",\"schema_type\":\"regex\"}}", "so_args", "twice"},
+        {"{\"so_args\":{\"schema_type\":\"json\",\"bound_token_id\":-1}}", "so_args.bound_token_id", "id"},
+        {"{\"so_args\":{\"schema_type\":\"json\",\"trigger_token_ids\":5}}", "so_args.trigger_token_ids", "list"},
+        {"{\"so_args\":{\"schema_type\":\"json\",\"trigger_required\":1}}", "so_args.trigger_required", "true"},
     };
     di_arena *arena = di_arena_new(0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
