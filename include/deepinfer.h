@@ -150,13 +150,17 @@ typedef struct di_logit_bias {
     float bias; /* -100 .. 100 */
 } di_logit_bias;
 
-/* Structured output, reserved: a request that sets schema_type is refused by name until grammars exist. */
+/* Structured output: what is produced follows the grammar exactly, and EOS comes only where its text may end. A source
+ * that cannot be enforced exactly is refused (docs/grammar.md). A sample cut by max_tokens or a stop string may be
+ * incomplete, and its finish reason says so. */
 typedef struct di_so_args {
-    const char *schema_type; /* "json", "regex", "ebnf"; NULL = off */
+    const char *schema_type; /* "json" (JSON Schema), "json_object" (no schema), "regex", "ebnf" or "gbnf", "lark",
+                                "w3c", "iso"; NULL = off */
     const char *schema;
-    const int32_t *trigger_token_ids;
+    const int32_t *trigger_token_ids; /* the grammar binds what follows these ids in the output; none = everything */
     size_t trigger_token_count;
-    int32_t bound_token_id; /* -1 = none */
+    int32_t bound_token_id; /* after this id the ids of the trigger are forced; -1 = none */
+    bool trigger_required;  /* false; the output may not end before the trigger */
 } di_so_args;
 
 /* Always start from di_sampling_default. Arrays and strings are copied by di_submit. */

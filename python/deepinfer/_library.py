@@ -84,6 +84,7 @@ class SoArgs(Structure):
         ("trigger_token_ids", POINTER(c_int32)),
         ("trigger_token_count", c_size_t),
         ("bound_token_id", c_int32),
+        ("trigger_required", c_bool),
     ]
 
 

@@ -92,7 +92,9 @@ def fill_sampling(
 
 def _fill_so_args(target: _library.SoArgs, given: Any, kept: List[Any]) -> None:
     target.schema_type = given["schema_type"].encode()
-    target.schema = _library.text_bytes(given["schema"], "so_args")
+    if given.get("schema") is not None:
+        target.schema = _library.text_bytes(given["schema"], "so_args")
+    target.trigger_required = given.get("trigger_required", False)
     triggers, bound = given.get("trigger_token_ids"), given.get("bound_token_id")
     if triggers:
         target.trigger_token_ids, target.trigger_token_count = _id_pointer(triggers, kept), len(triggers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import numbers
 from array import array
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
@@ -59,7 +60,8 @@ def token_ids(name: str, value: Any, low: int = 0) -> "array[int]":
     return ids
 
 
-_SO_ARGS = ("schema_type", "schema", "trigger_token_ids", "bound_token_id")
+_SO_ARGS = ("schema_type", "schema", "trigger_token_ids", "bound_token_id", "trigger_required")
+_SCHEMA_TYPES = ("json", "json_object", "regex", "ebnf", "gbnf", "lark", "w3c", "iso")
 
 
 def _so_args(value: Any) -> Dict[str, Any]:
@@ -69,11 +71,15 @@ def _so_args(value: Any) -> Dict[str, Any]:
         if name not in _SO_ARGS:
             raise TypeError(f"so_args has no member {name!r}{nearest(str(name), _SO_ARGS)}")
     kind = value.get("schema_type")
-    if kind not in ("json", "regex", "ebnf"):
-        raise _wrong("so_args", f"['schema_type'] must be 'json', 'regex' or 'ebnf', not {kind!r}")
-    if not isinstance(value.get("schema"), str):
-        raise TypeError(f"so_args['schema'] must be a str, not {type(value.get('schema')).__name__}")
+    if kind not in _SCHEMA_TYPES:
+        raise _wrong("so_args", f"['schema_type'] must be one of {', '.join(_SCHEMA_TYPES)}, not {kind!r}")
     result = dict(value)
+    if kind == "json" and isinstance(result.get("schema"), (Mapping, bool)):
+        result["schema"] = json.dumps(result["schema"], ensure_ascii=False)
+    if kind != "json_object" and not isinstance(result.get("schema"), str):
+        raise TypeError(f"so_args['schema'] must be a str, not {type(value.get('schema')).__name__}")
+    if not isinstance(result.get("trigger_required", False), bool):
+        raise TypeError("so_args['trigger_required'] must be a bool")
     if result.get("trigger_token_ids") is not None:
         result["trigger_token_ids"] = list(token_ids("so_args['trigger_token_ids']", result["trigger_token_ids"]))
     if result.get("bound_token_id") is not None:
@@ -124,7 +130,8 @@ class SamplingParams:
     first_n_token_no_eos: int = 0
     """No end of sequence in the first N tokens."""
     so_args: Optional[Mapping[str, Any]] = None
-    """Structured output: {"schema_type": json, regex or ebnf; "schema"; "trigger_token_ids"?, "bound_token_id"?}."""
+    """Structured output: {"schema_type": json, json_object, regex, ebnf, gbnf, lark, w3c or iso; "schema" (a str; for
+    json also a dict); "trigger_token_ids"?, "bound_token_id"?, "trigger_required"?}."""
     logits_hash: bool = False
     """Report the 64-bit hash over all logits."""
 

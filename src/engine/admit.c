@@ -169,7 +169,8 @@ static di_status make_sequence(di_engine *engine, di_request *request, int32_t i
     if (engine->tokenizer) di_detokenizer_init(&sequence->detokenizer, engine->tokenizer);
     if (!di_stop_matcher_init(&sequence->stop, request->arena, &request->stops))
         return di_fail(error, DI_ERR_MEMORY, "stop", "out of memory for stop strings");
-    return DI_OK;
+    return di_constraint_start(engine->constraints, request->grammar, &request->sampling.so_args, &sequence->constraint,
+                               error);
 }
 
 static uint32_t positions_of(const di_request *request) {

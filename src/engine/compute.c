@@ -15,8 +15,15 @@ struct di_compute {
     pthread_mutex_t mutex;
     pthread_cond_t wake, done;
     di_compute_job *job; /* running or waiting to run */
+    bool released;       /* its items are complete */
     bool stopping;
 };
+
+static void wait_for_release(di_compute *c) {
+    pthread_mutex_lock(&c->mutex);
+    while (!c->released) pthread_cond_wait(&c->wake, &c->mutex);
+    pthread_mutex_unlock(&c->mutex);
+}
 
 static void run_job(di_compute *c, di_compute_job *job) {
     int64_t start = di_now_ns();
@@ -25,6 +32,7 @@ static void run_job(di_compute *c, di_compute_job *job) {
     if (job->status == DI_OK) di_model_poll(c->model, job->step, true, &job->status, &job->error);
     job->computed = job->status == DI_OK;
     if (job->status == DI_OK && job->inspect) job->inspect(job->inspect_arg);
+    if (job->held) wait_for_release(c);
     if (job->status == DI_OK && job->sample.count) {
         di_backend *backend = di_model_backend(c->model);
         backend->ops->sample(backend, &job->sample);
@@ -97,6 +105,14 @@ void di_compute_free(di_compute *c) {
 void di_compute_submit(di_compute *c, di_compute_job *job) {
     pthread_mutex_lock(&c->mutex);
     c->job = job;
+    c->released = !job->held;
+    pthread_cond_signal(&c->wake);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+void di_compute_release(di_compute *c) {
+    pthread_mutex_lock(&c->mutex);
+    c->released = true;
     pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->mutex);
 }

@@ -17,6 +17,7 @@ typedef struct di_compute_job {
     di_sample_args sample;      /* count 0: nothing to sample */
     void (*inspect)(void *arg); /* NULL, or called between the two */
     void *inspect_arg;
+    bool held; /* nothing is sampled before di_compute_release */
     /* results */
     bool computed; /* the forward pass succeeded */
     di_status status;
@@ -27,6 +28,8 @@ typedef struct di_compute_job {
 di_status di_compute_new(di_model *model, di_compute **compute, di_error *error);
 void di_compute_free(di_compute *compute); /* NULL is allowed; no job may be running */
 void di_compute_submit(di_compute *compute, di_compute_job *job);
+/* The items of the job that was submitted last are complete. */
+void di_compute_release(di_compute *compute);
 /* True when the job is done; false when timeout_ms passed first (< 0: waits for ever). */
 bool di_compute_wait(di_compute *compute, int64_t timeout_ms);
 

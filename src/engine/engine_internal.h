@@ -40,6 +40,7 @@
 #include "cache/state.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/compute.h"
+#include "engine/constraint.h"
 #include "engine/engine.h"
 #include "engine/events.h"
 #include "engine/metrics.h"
@@ -109,6 +110,7 @@ typedef struct di_sequence {
     di_sampler *sampler;
     di_detokenizer detokenizer;
     di_stop_matcher stop;
+    di_constraint_state constraint;
     bool armed;         /* stop strings are matched */
     int32_t *ids;       /* [prompt_count + max_tokens]: prompt, then what was chosen */
     uint32_t ids_count; /* known ids */
@@ -136,6 +138,7 @@ struct di_request {
     uint32_t prompt_count;
     di_sampling sampling;
     di_stop_set stops;
+    di_constraint *grammar; /* NULL = none */
     int32_t stop_arm, stop_disarm;
     int32_t priority;
     uint64_t seed;
@@ -239,6 +242,10 @@ struct di_engine {
     uint32_t planned_count;
     di_sequence **chosen; /* [max_seqs] sequences with a choice to deliver */
     uint32_t chosen_count;
+    di_constraints *constraints;
+    di_constraint_counters constraint_counters; /* as the metrics know them */
+    di_constraint_state **constrained;          /* [max_seqs] whose masks the step needs */
+    uint32_t constrained_count;
     di_step_load load;
     di_step_model step_model;
     bool stalled;

@@ -276,8 +276,10 @@ static di_status open_batches(di_engine *engine, di_error *error) {
     engine->tenants = calloc(engine->tenant_capacity, sizeof *engine->tenants);
     engine->planned = calloc(engine->max_seqs, sizeof *engine->planned);
     engine->chosen = calloc(engine->max_seqs, sizeof(di_sequence *));
+    engine->constrained = calloc(engine->max_seqs, sizeof(di_constraint_state *));
     engine->top_out = calloc(DI_SAMPLING_MAX_LOGPROBS, sizeof *engine->top_out);
-    complete = complete && engine->tenants && engine->planned && engine->chosen && engine->top_out;
+    complete =
+        complete && engine->tenants && engine->planned && engine->chosen && engine->constrained && engine->top_out;
     return complete ? DI_OK : di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a step");
 }
 
@@ -304,6 +306,9 @@ static di_status open_model(di_engine *engine, const di_config *config, di_error
     uint32_t sequences = engine->max_seqs < engine->max_rows ? engine->max_seqs : engine->max_rows;
     status = di_step_new(engine->model, engine->max_rows, sequences, engine->max_logits, &engine->step, error);
     if (status == DI_OK) status = open_state(engine, config, error);
+    if (status == DI_OK)
+        status = di_constraints_new(config, engine->tokenizer, engine->config.vocab_size, engine->config.eos_token_ids,
+                                    engine->config.eos_count, &engine->constraints, error);
     return status == DI_OK ? open_batches(engine, error) : status;
 }
 
@@ -416,6 +421,7 @@ void di_close(di_engine *engine) {
     di_model_close(engine->model);
     if (engine->backend) engine->backend->free(engine->backend);
     di_pool_free(engine->pool);
+    di_constraints_free(engine->constraints);
     di_tokenizer_free(engine->tokenizer);
     di_checkpoint_close(engine->checkpoint);
     di_text_free(&engine->text);
@@ -431,6 +437,7 @@ void di_close(di_engine *engine) {
     free(engine->tenants);
     free(engine->planned);
     free((void *)engine->chosen);
+    free((void *)engine->constrained);
     free(engine->top_out);
     free(engine->watched_row);
     free(engine->fingerprint);

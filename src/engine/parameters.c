@@ -76,5 +76,8 @@ di_status di_check_parameters(const di_engine *engine, const di_request_params *
     if (status == DI_OK) status = di_sampling_seed(&request->sampling, &request->seed, error);
     if (status == DI_OK) status = check_stops(engine, request, error);
     if (status == DI_OK) status = check_limits(engine, request, error);
-    return status == DI_OK ? check_room(engine, request, error) : status;
+    if (status == DI_OK) status = check_room(engine, request, error);
+    if (status == DI_OK)
+        status = di_constraint_open(engine->constraints, &request->sampling.so_args, &request->grammar, error);
+    return status;
 }

@@ -137,6 +137,7 @@ di_status di_submit(di_engine *engine, const di_request_params *params, di_reque
     if (status == DI_OK) status = di_hub_submit(engine->hub, request, engine->max_queue, error);
     if (status != DI_OK) {
         di_count_refusal(engine, status);
+        di_constraint_release(engine->constraints, request->grammar);
         di_request_release(request);
         return status;
     }

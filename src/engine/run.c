@@ -29,6 +29,7 @@ void di_release_sequence(di_engine *engine, di_sequence *s) {
     di_state_free(s->state);
     di_sampler_free(s->sampler);
     di_stop_matcher_free(&s->stop);
+    di_constraint_end(&s->constraint);
     s->state = NULL;
     s->sampler = NULL;
     free(s->ids);
@@ -68,11 +69,14 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
     for (int32_t i = 0; request->sequences && i < request->sampling.n; i++) {
         di_sequence *s = &request->sequences[i];
         s->choice.waiting = false;
+        di_constraint_leave(&s->constraint);
         if (s->live && !request->score)
             di_finish_sequence(engine, request, s, reason, -1, NULL);
         else
             di_release_sequence(engine, s);
     }
+    di_constraint_release(engine->constraints, request->grammar);
+    request->grammar = NULL;
     di_event last = {0};
     di_fill_progress(request, &last);
     request->usage = last.usage;
@@ -158,6 +162,14 @@ static void went_on(di_engine *engine, int64_t now) {
     atomic_store_explicit(&engine->hub->progress_ns, now, memory_order_relaxed);
 }
 
+/* Masks of the step's choices, while its forward pass runs. */
+static void fill_masks(di_engine *engine) {
+    if (!engine->constrained_count) return;
+    for (uint32_t i = 0; i < engine->constrained_count; i++)
+        di_constraint_fill(engine->constraints, engine->constrained[i]);
+    di_compute_release(engine->compute);
+}
+
 /* One step, if there is something to compute. False when nothing went on at all. */
 static bool turn(di_engine *engine, bool *stopping) {
     int64_t start = di_now_ns();
@@ -168,6 +180,7 @@ static bool turn(di_engine *engine, bool *stopping) {
         di_observe(&engine->metrics, DI_HISTOGRAM_STEP_PLAN, (double)(planned - start) / 1e9);
         atomic_store_explicit(&engine->step_started_ns, planned, memory_order_relaxed);
         di_compute_submit(engine->compute, &engine->job);
+        fill_masks(engine);
     }
     bool delivers = engine->chosen_count > 0;
     di_deliver(engine);
@@ -206,8 +219,20 @@ static void set_disk_metrics(di_engine *engine) {
     *last = now;
 }
 
+static void set_grammar_metrics(di_engine *engine) {
+    di_constraint_counters now, *last = &engine->constraint_counters;
+    di_constraints_get_counters(engine->constraints, &now);
+    di_count(&engine->metrics, DI_COUNT_GRAMMARS_COMPILED, now.compiled - last->compiled);
+    di_count(&engine->metrics, DI_COUNT_GRAMMARS_REUSED, now.reused - last->reused);
+    di_count(&engine->metrics, DI_COUNT_GRAMMARS_REFUSED, now.refused - last->refused);
+    di_count(&engine->metrics, DI_COUNT_GRAMMAR_RESETS, now.resets - last->resets);
+    di_gauge(&engine->metrics, DI_GAUGE_GRAMMARS, (int64_t)now.grammars);
+    *last = now;
+}
+
 static void set_gauges(di_engine *engine) {
     if (engine->disk) set_disk_metrics(engine);
+    set_grammar_metrics(engine);
     const di_prefix_counters *cache = di_prefix_get_counters(engine->cache);
     set_work_gauges(engine);
     uint32_t used = di_page_pool_used(engine->pages);

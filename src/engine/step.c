@@ -44,7 +44,10 @@ static void add_prompt_items(di_engine *engine, di_sequence *s, uint32_t done, u
 static void add_choice(di_engine *engine, di_sequence *s, uint32_t logits_row) {
     di_batch *batch = batch_of(engine);
     s->choice_item = batch->count;
-    di_sampler_next(s->sampler, logits_row, s->ids_count, &batch->items[batch->count++]);
+    di_sample_item *item = &batch->items[batch->count++];
+    di_sampler_next(s->sampler, logits_row, s->ids_count, item);
+    di_constraint_next(engine->constraints, &s->constraint, item);
+    if (s->constraint.phase == DI_PHASE_BOUND) engine->constrained[engine->constrained_count++] = &s->constraint;
 }
 
 /* ---------------------------------------------------------------- rows */
@@ -240,6 +243,7 @@ bool di_plan_step(di_engine *engine) {
     di_batch *batch = batch_of(engine);
     batch->count = 0;
     engine->planned_count = 0;
+    engine->constrained_count = 0;
     engine->load = (di_step_load){0};
     di_step_clear(engine->step);
     if (engine->poison) di_step_poison(engine->step);
@@ -259,6 +263,7 @@ bool di_plan_step(di_engine *engine) {
     double expected = di_step_model_predict(&engine->step_model, &engine->load);
     atomic_store_explicit(&engine->step_budget_ns, (int64_t)(fmax(gap, expected) * 1e9), memory_order_relaxed);
     engine->job = (di_compute_job){.step = engine->step,
+                                   .held = engine->constrained_count > 0,
                                    .sample = {.logits = di_step_logits(engine->step),
                                               .vocabulary = engine->info.vocabulary,
                                               .count = batch->count,
@@ -315,6 +320,7 @@ static bool results_ok(di_engine *engine, const di_sequence *s, uint32_t items, 
 static bool take_choice(di_engine *engine, di_sequence *s, di_error *error) {
     const di_sample_result *result = &batch_of(engine)->results[s->choice_item];
     if (result->token_id < 0) {
+        if (di_constraint_explain(&s->constraint, error)) return false;
         di_fail(error, DI_ERR_INVALID_ARGUMENT, "sampling_params",
                 "no token may be chosen at output %llu: min_tokens, first_n_token_no_eos and logit_bias exclude all",
                 (unsigned long long)di_sampler_produced(s->sampler));
@@ -327,6 +333,10 @@ static bool take_choice(di_engine *engine, di_sequence *s, di_error *error) {
     s->choice.reason = di_sampler_commit(s->sampler, result, &s->choice.stop_token);
     s->done = s->choice.reason != DI_FINISH_NONE;
     s->ids[s->ids_count++] = result->token_id;
+    uint32_t prompt = s->request->prompt_count;
+    if (di_constraint_commit(engine->constraints, &s->constraint, s->ids + prompt, s->ids_count - prompt, error) !=
+        DI_OK)
+        return false;
     s->goal = s->ids_count;
     s->choose = true;
     engine->chosen[engine->chosen_count++] = s;

@@ -153,12 +153,64 @@ static di_status read_bias(di_arena *arena, const char *name, const di_json *val
     return DI_OK;
 }
 
+/* The text of a schema; one that is given as JSON is written out again, numbers and repeated keys as they are. */
+static di_status read_schema(di_arena *arena, const di_json *value, di_so_args *args, di_error *error) {
+    static const char name[] = "so_args.schema";
+    if (value->type == DI_JSON_STRING) {
+        if (strlen(value->text) != value->length)
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, name, "%s holds a zero character", name);
+        args->schema = value->text;
+        return DI_OK;
+    }
+    if (value->type != DI_JSON_OBJECT && value->type != DI_JSON_TRUE && value->type != DI_JSON_FALSE)
+        return wrong_type(name, "a string or a JSON Schema", value, error);
+    di_text text = {0};
+    di_json_writer w;
+    di_json_begin(&w, &text);
+    di_json_value(&w, value);
+    args->schema = text.failed ? NULL : di_arena_copy(arena, text.data, text.length);
+    di_text_free(&text);
+    return args->schema ? DI_OK : out_of_memory(name, error);
+}
+
+static di_status read_so_member(di_arena *arena, const di_json *value, di_so_args *args, di_error *error) {
+    const char *key = value->key;
+    if (strcmp(key, "schema") == 0) return read_schema(arena, value, args, error);
+    if (strcmp(key, "trigger_required") == 0)
+        return read_bool("so_args.trigger_required", value, &args->trigger_required, error);
+    if (strcmp(key, "trigger_token_ids") == 0)
+        return read_ids(arena, "so_args.trigger_token_ids", value, 0, &args->trigger_token_ids,
+                        &args->trigger_token_count, error);
+    if (strcmp(key, "bound_token_id") == 0) {
+        int64_t id;
+        if (!di_json_int64(value, &id) || id < 0 || id > INT32_MAX)
+            return wrong_type("so_args.bound_token_id", "a token id", value, error);
+        args->bound_token_id = (int32_t)id;
+        return DI_OK;
+    }
+    if (strcmp(key, "schema_type") != 0)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args",
+                       "so_args has no member '%.40s'; it has schema_type, schema, trigger_token_ids, bound_token_id, "
+                       "trigger_required",
+                       key);
+    if (value->type != DI_JSON_STRING) return wrong_type("so_args.schema_type", "a string", value, error);
+    args->schema_type = value->text;
+    return DI_OK;
+}
+
 static di_status read_so_args(di_arena *arena, const char *name, const di_json *value, di_sampling *sampling,
                               di_error *error) {
-    (void)arena;
-    (void)value;
-    (void)sampling;
-    return di_fail(error, DI_ERR_UNSUPPORTED, name, "%s: structured output is not available in this version", name);
+    if (value->type != DI_JSON_OBJECT) return wrong_type(name, "an object", value, error);
+    for (const di_json *member = value->first; member; member = member->next) {
+        if (di_json_get(value, member->key) != member)
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, name, "so_args.%.40s is given twice", member->key);
+        di_status status =
+            member->type == DI_JSON_NULL ? DI_OK : read_so_member(arena, member, &sampling->so_args, error);
+        if (status != DI_OK) return status;
+    }
+    if (!sampling->so_args.schema_type)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.schema_type", "so_args.schema_type is missing");
+    return DI_OK;
 }
 
 static const struct {

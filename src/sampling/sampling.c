@@ -105,9 +105,9 @@ di_status di_sampling_check(const di_sampling *sampling, const di_sampling_limit
     if (sampling->max_tokens >= 0 && sampling->min_tokens > sampling->max_tokens)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "min_tokens", "min_tokens (%lld) is above max_tokens (%lld)",
                        (long long)sampling->min_tokens, (long long)sampling->max_tokens);
-    if (sampling->so_args.schema_type)
-        return di_fail(error, DI_ERR_UNSUPPORTED, "so_args",
-                       "so_args: structured output is not available in this version");
+    if (sampling->so_args.schema_type && sampling->ignore_eos)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args",
+                       "so_args and ignore_eos exclude each other: the text of a grammar ends where it may end");
     uint32_t vocabulary = limits ? limits->vocabulary : INT32_MAX;
     di_status status = check_stop_strings(sampling, limits ? limits->stop_strings : UINT32_MAX, error);
     if (status == DI_OK)

@@ -22,7 +22,7 @@ typedef struct di_sampling_limits {
     uint32_t stop_strings; /* at most so many */
 } di_sampling_limits;
 
-/* Every field: DI_ERR_INVALID_ARGUMENT (DI_ERR_LIMIT for too many stop strings, DI_ERR_UNSUPPORTED for so_args),
+/* Every field: DI_ERR_INVALID_ARGUMENT (DI_ERR_LIMIT for too many stop strings; what so_args holds is the engine's),
  * `param` is the name of docs/commands, the message says what is allowed and what was given. limits NULL: ranges only.
  */
 di_status di_sampling_check(const di_sampling *sampling, const di_sampling_limits *limits, di_error *error);

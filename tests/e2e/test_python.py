@@ -553,10 +553,10 @@ class Faults(Engines):
             (ValueError, "stop_token_ids", "704", generate, ("a", SamplingParams(stop_token_ids=[704]))),
             (
                 ValueError,
-                "so_args",
-                "not available",
+                "so_args.schema",
+                "refused",
                 generate,
-                ("a", SamplingParams(so_args={"schema_type": "json", "schema": "{}"})),
+                ("a", SamplingParams(so_args={"schema_type": "json", "schema": {"type": "strin"}})),
             ),
             (TypeError, None, "messages", chat, ("Hello",)),
             (TypeError, None, "messages[0]", chat, ([5],)),

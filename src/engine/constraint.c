@@ -1,0 +1,393 @@
+/* constraint.c - see constraint.h. */
+#include "engine/constraint.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct di_constraint {
+    di_constraint *next; /* in the list, the one used last first */
+    char key[33];
+    di_grammar *grammar;
+    di_matcher *matcher; /* engine thread; NULL until it is used */
+    uint32_t users;      /* requests; nobody frees it while there are some */
+    di_constraint_state *samples;
+};
+
+struct di_constraints {
+    const di_tokenizer *tokenizer;
+    uint32_t rows;
+    const int32_t *eos; /* [eos_count] */
+    size_t eos_count;
+    di_grammar_limits limits;
+    uint32_t kept;
+
+    pthread_mutex_t mutex; /* for what follows */
+    di_vocabulary *vocabulary;
+    uint64_t *unended; /* [words] every id but EOS */
+    di_constraint *list;
+    uint32_t count;
+    di_constraint_counters counters;
+};
+
+/* ---------------------------------------------------------------------------------------------- opening */
+
+di_status di_constraints_new(const di_config *config, const di_tokenizer *tokenizer, uint32_t vocabulary,
+                             const int32_t *eos, size_t eos_count, di_constraints **constraints, di_error *error) {
+    *constraints = NULL;
+    di_constraints *c = calloc(1, sizeof *c);
+    if (!c) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for grammars");
+    int failed = pthread_mutex_init(&c->mutex, NULL);
+    if (failed) {
+        free(c);
+        return di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot make a mutex");
+    }
+    c->tokenizer = tokenizer;
+    c->rows = vocabulary;
+    c->eos = eos;
+    c->eos_count = eos_count;
+    c->kept = (uint32_t)di_config_int(config, DI_OPT_GRAMMAR_CACHE);
+    di_grammar_limits_default(&c->limits);
+    c->limits.text_bytes = (size_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_BYTES);
+    c->limits.memory = (size_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_MEMORY);
+    *constraints = c;
+    return DI_OK;
+}
+
+static void free_constraint(di_constraint *grammar) {
+    di_matcher_free(grammar->matcher);
+    di_grammar_free(grammar->grammar);
+    free(grammar);
+}
+
+void di_constraints_free(di_constraints *c) {
+    if (!c) return;
+    for (di_constraint *grammar = c->list, *next; grammar; grammar = next) {
+        next = grammar->next;
+        free_constraint(grammar);
+    }
+    di_vocabulary_free(c->vocabulary);
+    free(c->unended);
+    pthread_mutex_destroy(&c->mutex);
+    free(c);
+}
+
+/* Mutex held. The trie of a large vocabulary takes a while; only who asks for a grammar waits for it. */
+static di_status need_vocabulary(di_constraints *c, di_error *error) {
+    if (c->vocabulary) return DI_OK;
+    di_vocabulary *vocabulary = NULL;
+    di_status status = di_vocabulary_of_tokenizer(c->tokenizer, c->rows, c->eos, c->eos_count, &vocabulary, error);
+    if (status != DI_OK) return status;
+    size_t words = di_vocabulary_words(vocabulary);
+    c->unended = malloc(words * sizeof *c->unended);
+    if (!c->unended) {
+        di_vocabulary_free(vocabulary);
+        return di_fail(error, DI_ERR_MEMORY, "so_args", "out of memory for the vocabulary of grammars");
+    }
+    memset(c->unended, 0xff, words * sizeof *c->unended);
+    for (size_t i = 0; i < c->eos_count; i++)
+        if ((uint32_t)c->eos[i] < c->rows) c->unended[c->eos[i] / 64] &= ~(1ull << (c->eos[i] % 64));
+    c->vocabulary = vocabulary;
+    return DI_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------- compiling */
+
+static const struct {
+    const char *name;
+    di_grammar_kind kind;
+    bool has_text;
+} kinds[] = {{"json", DI_GRAMMAR_JSON_SCHEMA, true}, {"json_object", DI_GRAMMAR_JSON_OBJECT, false},
+             {"regex", DI_GRAMMAR_REGEX, true},      {"ebnf", DI_GRAMMAR_GBNF, true},
+             {"gbnf", DI_GRAMMAR_GBNF, true},        {"lark", DI_GRAMMAR_LARK, true},
+             {"w3c", DI_GRAMMAR_W3C, true},          {"iso", DI_GRAMMAR_ISO, true}};
+
+static di_status read_arguments(const di_constraints *c, const di_so_args *args, di_grammar_source *source,
+                                di_error *error) {
+    size_t kind = 0;
+    while (kind < sizeof kinds / sizeof *kinds && strcmp(args->schema_type, kinds[kind].name) != 0) kind++;
+    if (kind == sizeof kinds / sizeof *kinds)
+        return di_fail(
+            error, DI_ERR_INVALID_ARGUMENT, "so_args.schema_type",
+            "so_args.schema_type is '%.40s'; it must be json, json_object, regex, ebnf, gbnf, lark, w3c or iso",
+            args->schema_type);
+    if (kinds[kind].has_text && !args->schema)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.schema", "so_args.schema is missing");
+    if (!c->tokenizer)
+        return di_fail(error, DI_ERR_UNSUPPORTED, "so_args",
+                       "the model has no tokenizer, so there is no text that a grammar could bind");
+    if (args->bound_token_id >= 0 && !args->trigger_token_count)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.bound_token_id",
+                       "so_args.bound_token_id forces the ids of trigger_token_ids, and there are none");
+    if (args->bound_token_id < -1 || (args->bound_token_id >= 0 && (uint32_t)args->bound_token_id >= c->rows))
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.bound_token_id",
+                       "so_args.bound_token_id is %d; ids of this model are 0 .. %u (-1 = none)", args->bound_token_id,
+                       c->rows - 1);
+    for (size_t i = 0; i < args->trigger_token_count; i++)
+        if (args->trigger_token_ids[i] < 0 || (uint32_t)args->trigger_token_ids[i] >= c->rows)
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.trigger_token_ids",
+                           "so_args.trigger_token_ids[%zu] is %d; ids of this model are 0 .. %u", i,
+                           args->trigger_token_ids[i], c->rows - 1);
+    *source = (di_grammar_source){.kind = kinds[kind].kind,
+                                  .text = args->schema ? args->schema : "",
+                                  .length = args->schema ? strlen(args->schema) : 0};
+    return DI_OK;
+}
+
+/* Mutex held. Puts the one with this key in front and counts a user; NULL if there is none. */
+static di_constraint *find(di_constraints *c, const char *key) {
+    for (di_constraint **link = &c->list, *grammar; (grammar = *link); link = &grammar->next) {
+        if (strcmp(grammar->key, key) != 0) continue;
+        *link = grammar->next;
+        grammar->next = c->list;
+        c->list = grammar;
+        grammar->users++;
+        return grammar;
+    }
+    return NULL;
+}
+
+/* Mutex held. Frees those without users beyond --grammar-cache, the one used longest ago first. */
+static void trim(di_constraints *c) {
+    while (c->count > c->kept) {
+        di_constraint **last = NULL;
+        for (di_constraint **link = &c->list; *link; link = &(*link)->next)
+            if (!(*link)->users) last = link;
+        if (!last) return;
+        di_constraint *grammar = *last;
+        *last = grammar->next;
+        free_constraint(grammar);
+        c->count--;
+    }
+}
+
+static di_status compile(const di_constraints *c, const di_grammar_source *source, const char *key, di_constraint **out,
+                         di_error *error) {
+    di_constraint *grammar = calloc(1, sizeof *grammar);
+    if (!grammar) return di_fail(error, DI_ERR_MEMORY, "so_args", "out of memory for a grammar");
+    memcpy(grammar->key, key, sizeof grammar->key);
+    di_grammar_fault fault = {0};
+    di_status status = di_grammar_compile(source, &c->limits, &grammar->grammar, &fault, error);
+    if (status == DI_OK) {
+        *out = grammar;
+        return DI_OK;
+    }
+    free(grammar);
+    if (fault.reason == DI_REASON_NONE) return status;
+    /* Whatever the reason, it is the client's text that has to change: never a status that asks to try again. */
+    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.schema", "so_args.schema is refused (%s) at '%s': %s",
+                   di_grammar_reason_name(fault.reason), fault.pointer, fault.message);
+}
+
+di_status di_constraint_open(di_constraints *c, const di_so_args *args, di_constraint **out, di_error *error) {
+    *out = NULL;
+    if (!args->schema_type) return DI_OK;
+    di_grammar_source source;
+    di_status status = read_arguments(c, args, &source, error);
+    if (status != DI_OK) return status;
+    char key[33];
+    di_grammar_key(&source, key);
+    pthread_mutex_lock(&c->mutex);
+    di_constraint *grammar = find(c, key);
+    if (grammar)
+        c->counters.reused++;
+    else
+        status = need_vocabulary(c, error);
+    pthread_mutex_unlock(&c->mutex);
+    if (grammar || status != DI_OK) {
+        *out = grammar;
+        return status;
+    }
+    status = compile(c, &source, key, &grammar, error);
+    pthread_mutex_lock(&c->mutex);
+    if (status == DI_OK) {
+        di_constraint *other = find(c, key); /* somebody was quicker */
+        if (other) {
+            free_constraint(grammar);
+            grammar = other;
+        } else {
+            grammar->users = 1;
+            grammar->next = c->list;
+            c->list = grammar;
+            c->count++;
+        }
+        c->counters.compiled++;
+        *out = grammar;
+        trim(c);
+    } else {
+        c->counters.refused++;
+    }
+    pthread_mutex_unlock(&c->mutex);
+    return status;
+}
+
+void di_constraint_release(di_constraints *c, di_constraint *grammar) {
+    if (!grammar) return;
+    pthread_mutex_lock(&c->mutex);
+    grammar->users--;
+    trim(c);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+/* ---------------------------------------------------------------------------------------------- a sample */
+
+di_status di_constraint_start(di_constraints *c, di_constraint *grammar, const di_so_args *args,
+                              di_constraint_state *state, di_error *error) {
+    *state = (di_constraint_state){0};
+    if (!grammar) return DI_OK;
+    if (!grammar->matcher) {
+        di_status status = di_matcher_new(grammar->grammar, c->vocabulary, &grammar->matcher, error);
+        if (status != DI_OK) return status;
+    }
+    state->mask = malloc(di_vocabulary_words(c->vocabulary) * sizeof *state->mask);
+    if (!state->mask) return di_fail(error, DI_ERR_MEMORY, "so_args", "out of memory for a mask");
+    state->grammar = grammar;
+    state->args = args;
+    state->phase = args->trigger_token_count ? DI_PHASE_FREE : DI_PHASE_BOUND;
+    state->at = di_matcher_start(grammar->matcher);
+    state->next = grammar->samples;
+    state->link = &grammar->samples;
+    if (state->next) state->next->link = &state->next;
+    grammar->samples = state;
+    return DI_OK;
+}
+
+void di_constraint_leave(di_constraint_state *state) {
+    if (state->grammar) {
+        *state->link = state->next;
+        if (state->next) state->next->link = state->link;
+    }
+    *state = (di_constraint_state){.mask = state->mask};
+}
+
+void di_constraint_end(di_constraint_state *state) {
+    di_constraint_leave(state);
+    free(state->mask);
+    *state = (di_constraint_state){0};
+}
+
+void di_constraint_next(di_constraints *c, const di_constraint_state *state, di_sample_item *item) {
+    if (state->phase == DI_PHASE_BOUND)
+        item->mask = state->mask;
+    else if (state->phase == DI_PHASE_FREE && state->args->trigger_required)
+        item->mask = c->unended;
+    else if (state->phase == DI_PHASE_FORCED && item->forced < 0)
+        item->forced = state->args->trigger_token_ids[state->forced];
+}
+
+static di_status walk(di_matcher *matcher, const di_constraint_state *state, di_grammar_state *at, di_error *error) {
+    di_status status = DI_OK;
+    *at = di_matcher_start(matcher);
+    for (size_t i = state->bound_from; status == DI_OK && i < state->count; i++)
+        status = di_matcher_advance(matcher, *at, (uint32_t)state->output[i], at, error);
+    return status;
+}
+
+/* Makes room: a new matcher that knows only what the samples of this grammar stand at. */
+static di_status forget(di_constraints *c, di_constraint *grammar, di_error *error) {
+    di_matcher *fresh = NULL;
+    di_status status = di_matcher_new(grammar->grammar, c->vocabulary, &fresh, error);
+    if (status != DI_OK) return status;
+    for (di_constraint_state *s = grammar->samples; s && status == DI_OK; s = s->next)
+        if (s->phase == DI_PHASE_BOUND) status = walk(fresh, s, &s->moved, error);
+    if (status != DI_OK) {
+        di_matcher_free(fresh);
+        return status;
+    }
+    for (di_constraint_state *s = grammar->samples; s; s = s->next)
+        s->at = s->phase == DI_PHASE_BOUND ? s->moved : di_matcher_start(fresh);
+    di_matcher_free(grammar->matcher);
+    grammar->matcher = fresh;
+    pthread_mutex_lock(&c->mutex);
+    c->counters.resets++;
+    pthread_mutex_unlock(&c->mutex);
+    return DI_OK;
+}
+
+void di_constraint_fill(di_constraints *c, di_constraint_state *state) {
+    if (state->phase != DI_PHASE_BOUND) return;
+    di_constraint *grammar = state->grammar;
+    di_status status = di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
+    if (status == DI_ERR_LIMIT && (status = forget(c, grammar, NULL)) == DI_OK)
+        status = di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
+    if (status == DI_OK) return;
+    state->failed = status;
+    memset(state->mask, 0, di_vocabulary_words(c->vocabulary) * sizeof *state->mask);
+}
+
+/* The output ends with the trigger. */
+static bool triggered(const di_so_args *args, const int32_t *output, size_t count) {
+    size_t length = args->trigger_token_count;
+    return count >= length && memcmp(output + count - length, args->trigger_token_ids, length * sizeof *output) == 0;
+}
+
+static di_status advance(di_constraints *c, di_constraint_state *state, int32_t token, di_error *error) {
+    di_grammar_state next = DI_GRAMMAR_REJECT;
+    di_constraint *grammar = state->grammar;
+    di_status status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);
+    if (status == DI_ERR_LIMIT && (status = forget(c, grammar, error)) == DI_OK)
+        status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);
+    if (status == DI_OK && next == DI_GRAMMAR_REJECT)
+        status = di_fail(error, DI_ERR_INVALID_ARGUMENT, "golden_token_ids",
+                         "the forced id %d does not follow the grammar of so_args", token);
+    if (status == DI_OK) state->at = next;
+    return status;
+}
+
+/* The grammar binds what comes after `count` ids. */
+static void bind(di_constraint_state *state, size_t count) {
+    state->phase = DI_PHASE_BOUND;
+    state->bound_from = count;
+}
+
+di_status di_constraint_commit(di_constraints *c, di_constraint_state *state, const int32_t *output, size_t count,
+                               di_error *error) {
+    const di_so_args *args = state->args;
+    int32_t token = output[count - 1];
+    di_status status = DI_OK;
+    switch (state->phase) {
+    case DI_PHASE_NONE:
+        break;
+    case DI_PHASE_FORCED:
+        if (token != args->trigger_token_ids[state->forced])
+            return di_fail(error, DI_ERR_INVALID_ARGUMENT, "golden_token_ids",
+                           "the forced id %d is not the next one of so_args.trigger_token_ids", token);
+        if (++state->forced == args->trigger_token_count) bind(state, count);
+        break;
+    case DI_PHASE_FREE:
+        if (triggered(args, output, count))
+            bind(state, count);
+        else if (token == args->bound_token_id)
+            state->phase = DI_PHASE_FORCED;
+        break;
+    case DI_PHASE_BOUND:
+        status = advance(c, state, token, error);
+        break;
+    }
+    state->output = output;
+    state->count = count;
+    return status;
+}
+
+bool di_constraint_explain(const di_constraint_state *state, di_error *error) {
+    if (state->failed != DI_OK) {
+        bool limit = state->failed == DI_ERR_LIMIT;
+        di_fail(error, state->failed, "so_args",
+                limit ? "the grammar of so_args needs more memory or work for one token than is allowed "
+                        "(--limit-grammar-memory)"
+                      : "out of memory for the grammar of so_args");
+        return true;
+    }
+    if (state->phase != DI_PHASE_BOUND) return false;
+    di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args",
+            "no token follows the grammar of so_args here: min_tokens, first_n_token_no_eos or logit_bias exclude "
+            "those that it allows, or the vocabulary cannot spell them");
+    return true;
+}
+
+void di_constraints_get_counters(di_constraints *c, di_constraint_counters *counters) {
+    pthread_mutex_lock(&c->mutex);
+    c->counters.grammars = c->count;
+    *counters = c->counters;
+    pthread_mutex_unlock(&c->mutex);
+}
