@@ -18,8 +18,8 @@ PACKAGING = common.ROOT / "packaging"
 
 
 def options():
-    """Names of all options, from the generated documentation (itself compared with the program elsewhere)."""
-    return set(re.findall(r"^\| `--([a-z0-9-]+)` \|", (common.ROOT / "docs/configuration.md").read_text(), re.M))
+    """Names of all options, as the program lists them for docs/configuration.md."""
+    return set(re.findall(r"^\| `--([a-z0-9-]+)` \|", common.run("help", "configuration-markdown").text, re.M))
 
 
 def example():
