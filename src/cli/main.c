@@ -10,7 +10,7 @@
 const di_command *const *di_commands(size_t *count) {
     static const di_command *const commands[] = {&di_command_chat,   &di_command_generate, &di_command_serve,
                                                  &di_command_score,  &di_command_tokenize, &di_command_inspect,
-                                                 &di_command_verify, &di_command_cache};
+                                                 &di_command_verify, &di_command_cache,    &di_command_grammar};
     *count = sizeof commands / sizeof *commands;
     return commands;
 }
