@@ -146,7 +146,8 @@ class Package(common.Case):
             self.assertEqual(subprocess.run(["dpkg-deb", "-I", package, "conffiles"], capture_output=True, text=True, check=True).stdout.split(),
                              ["/etc/deepinfer/deepinfer.conf", "/etc/deepinfer/keys"])
             listing = subprocess.run(["dpkg-deb", "-c", package], capture_output=True, text=True, check=True).stdout
-            self.assertRegex(listing, r"-rw-r----- root/root .* \./etc/deepinfer/keys")
+            for file in ("keys", "deepinfer.conf"):
+                self.assertRegex(listing, rf"-rw-r----- root/root .* \./etc/deepinfer/{file}")
             self.assertNotRegex(listing, r"(?m)^\S+ (?!root/root)")
             root = pathlib.Path(folder) / "root"
             subprocess.run(["dpkg-deb", "-x", package, root], check=True, timeout=120)

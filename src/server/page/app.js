@@ -21,6 +21,7 @@ const TOOLS_EXAMPLE = [{
 
 let turns = [];
 let model = null;
+let live = null;
 let running = null; // {controller, turn} while an answer or a comparison is under way
 const views = new Map(); // turn -> its element
 
@@ -192,6 +193,7 @@ const transcriptLength = (answer) => answer.content.length + answer.reasoning.le
 
 function begin(controller, turn) {
     running = { controller, turn };
+    live?.now();
     $("send").hidden = true;
     $("stop").hidden = false;
     document.body.classList.add("busy");
@@ -628,7 +630,7 @@ function restoreTurns() {
     }
 }
 
-function listen(live) {
+function listen() {
     $("composer").addEventListener("submit", submit);
     $("stop").addEventListener("click", stop);
     $("prompt").addEventListener("input", fit);
@@ -692,7 +694,8 @@ function listen(live) {
 restoreSettings();
 restoreTurns();
 showPanel(wide.matches);
-listen(new Live({ key: () => $("key").value, visible: panelOpen }));
+live = new Live({ key: () => $("key").value, visible: panelOpen });
+listen();
 loadModel();
 fit();
 if (matchMedia("(pointer: fine)").matches) $("prompt").focus();

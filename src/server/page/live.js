@@ -3,6 +3,9 @@
 import { getHealth, getMetrics } from "./api.js";
 
 const POINTS = 60;
+const BUSY_MS = 1000;
+const IDLE_MS = 3000;
+const MOST_MS = 15000;
 
 /** Figures of the time between two samples of /metrics. Missing series give null. */
 export function figures(before, now, seconds) {
@@ -55,6 +58,7 @@ export class Live {
     #before = null;
     #beforeAt = 0;
     #failures = 0;
+    #idle = false;
     #healthAt = -Infinity;
     #sparks = { tokens: new Spark("spark-tokens"), step: new Spark("spark-step") };
 
@@ -66,9 +70,10 @@ export class Live {
         this.#tick();
     }
 
-    /** Looks at once, for instance because the key changed. */
+    /** Looks at once, because the key changed or something begins. */
     now() {
         this.#failures = 0;
+        this.#idle = false;
         this.#healthAt = -Infinity;
         clearTimeout(this.timer);
         this.#tick();
@@ -80,7 +85,7 @@ export class Live {
             if (this.#visible()) await this.#sample();
         }
         clearTimeout(this.timer);
-        this.timer = setTimeout(() => this.#tick(), 1000 * Math.min(2 ** this.#failures, 15));
+        this.timer = setTimeout(() => this.#tick(), Math.min((this.#idle ? IDLE_MS : BUSY_MS) * 2 ** this.#failures, MOST_MS));
     }
 
     async #checkHealth() {
@@ -108,6 +113,7 @@ export class Live {
         try {
             const now = await getMetrics(this.#key());
             const at = performance.now();
+            if (this.#before && at - this.#beforeAt < BUSY_MS / 3) return; // too short a time for a rate
             this.#show(figures(this.#before, now, (at - this.#beforeAt) / 1000));
             this.#before = now;
             this.#beforeAt = at;
@@ -122,6 +128,7 @@ export class Live {
     }
 
     #show(f) {
+        this.#idle = f.running === 0 && f.queue === 0;
         const put = (id, text) => {
             document.getElementById(id).textContent = text;
         };
