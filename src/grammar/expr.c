@@ -127,6 +127,7 @@ di_status di_exprs_copy(di_exprs *to, const di_exprs *from) {
     to->node_table.slots = to->set_table.slots = NULL;
     to->memo_keys = NULL, to->memo_values = NULL, to->memo_size = to->memo_used = 0;
     to->alive = NULL, to->alive_count = 0;
+    to->lengths = NULL, to->length_capacity = 0, to->length_table = (di_table){0};
     to->work = 0;
     to->failed = DI_OK;
     bool ok = copy_array(&to->nodes, from->nodes, from->count, &to->capacity, sizeof *to->nodes) &&
@@ -153,13 +154,16 @@ void di_exprs_free(di_exprs *x) {
     free(x->memo_keys);
     free(x->memo_values);
     free(x->alive);
+    free(x->lengths);
+    free(x->length_table.slots);
     memset(x, 0, sizeof *x);
 }
 
 size_t di_exprs_memory(const di_exprs *x) {
     return x->capacity * sizeof *x->nodes + x->pool_capacity * sizeof *x->pool + x->set_capacity * sizeof *x->sets +
            ((size_t)x->node_table.size + x->set_table.size) * sizeof(uint32_t) +
-           x->memo_size * (sizeof *x->memo_keys + sizeof *x->memo_values) + x->alive_count;
+           x->memo_size * (sizeof *x->memo_keys + sizeof *x->memo_values) + x->alive_count +
+           x->length_capacity * sizeof *x->lengths;
 }
 
 bool di_expr_nullable(const di_exprs *x, di_expr a) {
@@ -325,8 +329,50 @@ static uint32_t join_sets(di_exprs *x, di_expr_kind kind, di_expr *list, uint32_
     return kept;
 }
 
+/* k times some characters before any text: the fewer the wider. *kind: of what, before what. False if `a` is no such
+ * expression. */
+static bool counted_prefix(const di_exprs *x, di_expr a, uint64_t *kind, uint32_t *times) {
+    const di_expr_node *n = &x->nodes[a];
+    if (n->kind != DI_KIND_CAT) return false;
+    const di_expr_node *rest = &x->nodes[n->b], *head = &x->nodes[n->a];
+    if (rest->kind == DI_KIND_CAT) rest = &x->nodes[rest->a];
+    bool any = rest->kind == DI_KIND_REPEAT && rest->low == 0 && rest->high == DI_UNBOUNDED && x->any_point[1] &&
+               (rest->a == x->any_point[1] || rest->a == x->any_point[2]);
+    if (!any) return false;
+    bool repeat = head->kind == DI_KIND_REPEAT && head->low == head->high;
+    *kind = (uint64_t)n->b << 32 | (repeat ? head->a : n->a);
+    *times = repeat ? head->low : 1;
+    return true;
+}
+
+/* C{5}.* and C{3}.* are C{3}.*: keeps unanchored patterns with counts from growing with every character. */
+static uint32_t drop_narrower(di_exprs *x, di_expr *list, uint32_t n) {
+    enum { MANY = 64 };
+    uint64_t kinds[MANY], kind;
+    uint32_t least[MANY], times, count = 0, kept = 0;
+    for (uint32_t i = 0; i < n && count < MANY; i++) {
+        if (!counted_prefix(x, list[i], &kind, &times)) continue;
+        uint32_t j = 0;
+        while (j < count && kinds[j] != kind) j++;
+        if (j == count) {
+            kinds[count] = kind;
+            least[count++] = times;
+        } else if (times < least[j]) {
+            least[j] = times;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        bool wider = false;
+        if (count && counted_prefix(x, list[i], &kind, &times))
+            for (uint32_t j = 0; j < count; j++) wider = wider || (kinds[j] == kind && least[j] < times);
+        if (!wider) list[kept++] = list[i];
+    }
+    return kept;
+}
+
 static di_expr make_or(di_exprs *x, di_expr *list, uint32_t n) {
     n = join_sets(x, DI_KIND_OR, list, n);
+    if (n > 1 && n <= 256) n = drop_narrower(x, list, n);
     if (has_id(list, n, DI_EXPR_ALL)) return DI_EXPR_ALL;
     if (n && list[0] == DI_EXPR_EMPTY) list++, n--;
     bool nullable = false, boolean = false, without_epsilon = false;
@@ -702,6 +748,128 @@ static bool search_alive(di_exprs *x, di_expr a) {
     return alive;
 }
 
+/* Lengths: characters that complete a language, found by breadth first search over pairs of it and of what is left of
+ * the character being read. Counters stay outside, so there are few pairs. */
+enum { NO_LENGTH = UINT32_MAX, NOT_KNOWN = UINT32_MAX - 1 };
+
+static uint64_t hash_length(const void *arg, uint32_t index) {
+    return di_mix(0, ((const di_exprs *)arg)->lengths[index].pair);
+}
+
+/* Where the least length of a pair is kept; NULL when memory ran out. */
+static uint32_t *length_slot(di_exprs *x, uint64_t key) {
+    if (!di_table_reserve(&x->length_table, hash_length, x)) return fail(x, DI_ERR_MEMORY), NULL;
+    uint64_t at = di_mix(0, key);
+    uint32_t wrap = x->length_table.size - 1, slot;
+    for (; (slot = x->length_table.slots[at & wrap]); at++)
+        if (x->lengths[slot - 1].pair == key) return &x->lengths[slot - 1].least;
+    if (!di_grow(&x->lengths, &x->length_capacity, (uint64_t)x->length_table.used + 1, sizeof *x->lengths))
+        return fail(x, DI_ERR_MEMORY), NULL;
+    x->lengths[x->length_table.used] = (di_least_length){key, NOT_KNOWN};
+    x->length_table.slots[at & wrap] = ++x->length_table.used;
+    return &x->lengths[x->length_table.used - 1].least;
+}
+
+typedef struct pair_list {
+    uint64_t *pairs;
+    uint32_t count, capacity;
+} pair_list;
+
+static void push_pair(di_exprs *x, pair_list *list, uint64_t pair) {
+    if (!di_grow(&list->pairs, &list->capacity, (uint64_t)list->count + 1, sizeof pair)) {
+        fail(x, DI_ERR_MEMORY);
+        return;
+    }
+    list->pairs[list->count++] = pair;
+}
+
+static uint64_t hash_pair_list(const void *arg, uint32_t index) {
+    return di_mix(0, ((const pair_list *)arg)->pairs[index]);
+}
+
+/* Adds a pair to those seen; false if it is there already. */
+static bool first_visit(di_exprs *x, pair_list *seen, di_table *table, uint64_t pair) {
+    if (!di_table_reserve(table, hash_pair_list, seen)) return fail(x, DI_ERR_MEMORY), false;
+    uint64_t at = di_mix(0, pair);
+    for (; table->slots[at & (table->size - 1)]; at++)
+        if (seen->pairs[table->slots[at & (table->size - 1)] - 1] == pair) return false;
+    push_pair(x, seen, pair);
+    if (x->failed == DI_OK) table->slots[at & (table->size - 1)] = ++table->used;
+    return x->failed == DI_OK;
+}
+
+/* The fewest whole characters (of `any`) that complete `language`, when `left` of a character must come first. */
+static uint32_t least_length(di_exprs *x, di_expr language, di_expr left, di_expr any) {
+    uint64_t start = (uint64_t)language << 32 | left;
+    const uint32_t *known = length_slot(x, start);
+    if (!known || *known != NOT_KNOWN) return known ? *known : NO_LENGTH;
+    pair_list seen = {0}, level = {0}, next = {0};
+    di_table table = {0};
+    uint32_t distance = 0, result = NO_LENGTH;
+    di_expr_classes(x);
+    push_pair(x, &level, start);
+    while (level.count && result == NO_LENGTH && x->failed == DI_OK) {
+        next.count = 0;
+        for (uint32_t i = 0; i < level.count && result == NO_LENGTH && x->failed == DI_OK; i++) {
+            if (!first_visit(x, &seen, &table, level.pairs[i])) continue;
+            di_expr p = (di_expr)(level.pairs[i] >> 32), r = (di_expr)level.pairs[i];
+            if (r == DI_EXPR_EPSILON && x->nodes[p].nullable) result = distance;
+            bool begins = r == DI_EXPR_EPSILON;
+            for (uint32_t c = 0; c < x->class_count && result == NO_LENGTH; c++) {
+                di_expr rest = di_expr_derive(x, begins ? any : r, x->class_byte[c]);
+                if (rest == DI_EXPR_EMPTY) continue;
+                di_expr after = di_expr_derive(x, p, x->class_byte[c]);
+                if (after != DI_EXPR_EMPTY) push_pair(x, begins ? &next : &level, (uint64_t)after << 32 | rest);
+            }
+        }
+        pair_list swap = level;
+        level = next;
+        next = swap;
+        distance++;
+    }
+    free(seen.pairs);
+    free(level.pairs);
+    free(next.pairs);
+    free(table.slots);
+    uint32_t *slot = x->failed == DI_OK ? length_slot(x, start) : NULL;
+    if (slot) *slot = result;
+    return result;
+}
+
+bool di_expr_counted(di_exprs *x, di_expr a, di_counted *out) {
+    const di_expr_node n = x->nodes[a];
+    if (n.kind != DI_KIND_AND || n.b > 16) return false;
+    di_expr others[16];
+    uint32_t count = 0, found = 0;
+    for (uint32_t i = 0; i < n.b; i++) {
+        di_expr part = x->pool[n.a + i];
+        const di_expr_node *p = &x->nodes[part], *r = p->kind == DI_KIND_CAT ? &x->nodes[p->b] : p;
+        bool any = r->kind == DI_KIND_REPEAT && (r->low || r->high != DI_UNBOUNDED) &&
+                   (r->a == x->any_point[0] || r->a == x->any_point[1] || r->a == x->any_point[2]);
+        if (!any) {
+            others[count++] = part;
+            continue;
+        }
+        *out = (di_counted){.left = r == p ? DI_EXPR_EPSILON : p->a, .any = r->a, .low = r->low, .high = r->high};
+        found++;
+    }
+    if (found != 1) return false;
+    out->language = di_expr_and(x, others, count);
+    return x->failed == DI_OK;
+}
+
+/* Whether a language with bounds of its length is empty, from the least length. False: that does not tell. */
+static bool counted_alive(di_exprs *x, di_expr a, bool *alive) {
+    di_counted c;
+    if (!di_expr_counted(x, a, &c)) return false;
+    uint32_t least = least_length(x, c.language, c.left, c.any);
+    if (x->failed != DI_OK) return false;
+    if (least != NO_LENGTH && (c.high == DI_UNBOUNDED || least <= c.high) && least < c.low) return false;
+    *alive = least != NO_LENGTH && (c.high == DI_UNBOUNDED || least <= c.high);
+    if (reserve_alive(x)) x->alive[a] = *alive ? ALIVE : DEAD;
+    return true;
+}
+
 bool di_expr_alive(di_exprs *x, di_expr a) {
     for (;;) {
         if (a == DI_EXPR_EMPTY) return false;
@@ -714,7 +882,8 @@ bool di_expr_alive(di_exprs *x, di_expr a) {
             if (!di_expr_alive(x, n.a)) return false;
             a = n.b;
         } else {
-            return search_alive(x, a);
+            bool alive;
+            return counted_alive(x, a, &alive) ? alive : search_alive(x, a);
         }
     }
 }

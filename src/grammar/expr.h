@@ -48,6 +48,11 @@ typedef struct di_table { /* open addressing, 0 = free slot, else index + 1 */
     uint32_t *slots, size, used;
 } di_table;
 
+typedef struct di_least_length { /* of an expression and the rest of a character: pair = expression << 32 | rest */
+    uint64_t pair;
+    uint32_t least;
+} di_least_length;
+
 typedef struct di_exprs {
     di_expr_node *nodes;
     uint32_t count, capacity;
@@ -63,6 +68,9 @@ typedef struct di_exprs {
     uint32_t memo_size, memo_used;
     uint8_t *alive; /* [alive_count] 0 = not known, 1 = not empty, 2 = empty */
     uint32_t alive_count;
+    di_least_length *lengths;
+    uint32_t length_capacity;
+    di_table length_table;
     uint8_t class_of[256]; /* byte classes: bytes that no set tells apart */
     uint8_t class_byte[256];
     uint32_t class_count, class_sets; /* class_sets: sets seen by the last di_expr_classes */
@@ -107,6 +115,12 @@ bool di_expr_nullable(const di_exprs *x, di_expr a);
 di_expr di_expr_derive(di_exprs *x, di_expr a, uint8_t byte);
 /* False only if no text is in the language. */
 bool di_expr_alive(di_exprs *x, di_expr a);
+typedef struct di_counted { /* a language of `low` to `high` more characters behind the rest of one */
+    di_expr language, left, any;
+    uint32_t low, high;
+} di_counted;
+/* Takes an intersection with bounds of the length apart; false if `a` is none. */
+bool di_expr_counted(di_exprs *x, di_expr a, di_counted *out);
 bool di_expr_matches(di_exprs *x, di_expr a, const char *bytes, size_t length);
 /* Brings class_of and class_byte up to date with all sets. */
 void di_expr_classes(di_exprs *x);

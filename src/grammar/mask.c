@@ -6,7 +6,7 @@
 
 #include "grammar/matcher.h"
 
-enum { MAX_EXIT_WALKS = 4096, LIST_IDS = 2048 };
+enum { MAX_EXIT_WALKS = 4096, LIST_IDS = 2048, LIST_NEAR = 1024, MAX_APART = 6000 };
 
 static void fail(di_matcher *m, di_status status) {
     if (m->x.failed == DI_OK) m->x.failed = status;
@@ -14,8 +14,9 @@ static void fail(di_matcher *m, di_status status) {
 
 void di_mask_free(mask *tokens) {
     free(tokens->ids);
+    free(tokens->removed);
     free(tokens->bits);
-    *tokens = (mask){0};
+    *tokens = (mask){.base = NOT_MADE};
 }
 
 /* From here on `tokens` is a bit set. */
@@ -27,7 +28,8 @@ static void to_bits(di_matcher *m, mask *tokens) {
     }
     di_mask_fill(m, tokens, bits);
     free(tokens->ids);
-    *tokens = (mask){.bits = bits};
+    free(tokens->removed);
+    *tokens = (mask){.base = NOT_MADE, .bits = bits};
 }
 
 static void add_id(di_matcher *m, mask *tokens, uint32_t id) {
@@ -51,41 +53,58 @@ static void add_token(di_matcher *m, mask *tokens, uint32_t id) {
     for (; id != DI_NO_TOKEN; id = m->vocabulary->same[id]) add_id(m, tokens, id);
 }
 
-static void add_safe(di_matcher *m, mask *tokens, uint32_t safe) {
-    if (!safe) return;
-    if (!tokens->bits) {
-        if (safe > tokens->safe) tokens->safe = safe;
-        return;
+static void add_removed(di_matcher *m, mask *tokens, uint32_t id) {
+    for (; id != DI_NO_TOKEN; id = m->vocabulary->same[id]) {
+        if (!di_grow(&tokens->removed, &tokens->removed_capacity, (uint64_t)tokens->removed_count + 1, sizeof id)) {
+            fail(m, DI_ERR_MEMORY);
+            return;
+        }
+        tokens->removed[tokens->removed_count++] = id;
     }
-    const di_vocabulary *v = m->vocabulary;
-    uint64_t *bits = malloc(v->words * sizeof *bits);
-    if (!bits) {
-        fail(m, DI_ERR_MEMORY);
-        return;
+}
+
+static bool has_base(const mask *tokens) {
+    return tokens->base != NOT_MADE || tokens->safe;
+}
+
+static void add_bits(di_matcher *m, mask *to, const mask *from) {
+    size_t words = m->vocabulary->words;
+    uint64_t *bits = malloc(words * sizeof *bits);
+    if (!to->bits) to_bits(m, to);
+    if (!bits) fail(m, DI_ERR_MEMORY);
+    if (m->x.failed == DI_OK) {
+        di_mask_fill(m, from, bits);
+        for (size_t i = 0; i < words; i++) to->bits[i] |= bits[i];
     }
-    di_mask_fill(m, &(mask){.safe = safe}, bits);
-    for (size_t i = 0; i < v->words; i++) tokens->bits[i] |= bits[i];
     free(bits);
 }
 
 static void add_mask(di_matcher *m, mask *to, const mask *from) {
-    if (from->bits && !to->bits) to_bits(m, to);
-    if (m->x.failed != DI_OK) return;
-    if (from->bits) {
-        for (size_t i = 0; i < m->vocabulary->words; i++) to->bits[i] |= from->bits[i];
+    if (from->bits || (has_base(from) && (to->bits || has_base(to)))) {
+        add_bits(m, to, from);
         return;
     }
-    add_safe(m, to, from->safe);
+    if (has_base(from)) {
+        to->base = from->base;
+        to->safe = from->safe;
+        for (uint32_t i = 0; i < from->removed_count; i++) {
+            if (!di_grow(&to->removed, &to->removed_capacity, from->removed_count, sizeof *to->removed)) {
+                fail(m, DI_ERR_MEMORY);
+                return;
+            }
+            to->removed[i] = from->removed[i];
+        }
+        to->removed_count = from->removed_count;
+    }
     for (uint32_t i = 0; i < from->count; i++) add_id(m, to, from->ids[i]);
 }
 
 void di_mask_fill(const di_matcher *m, const mask *from, uint64_t *bits) {
     const di_vocabulary *v = m->vocabulary;
-    if (from->bits) {
-        memcpy(bits, from->bits, v->words * sizeof *bits);
-        return;
-    }
-    if (!from->safe) {
+    if (from->bits || from->base != NOT_MADE) {
+        const uint64_t *all = from->bits ? from->bits : m->lexeme_masks[from->base].tokens.bits;
+        memcpy(bits, all, v->words * sizeof *bits);
+    } else if (!from->safe) {
         memset(bits, 0, v->words * sizeof *bits);
     } else if (from->safe <= DI_SAFE_LEVELS) {
         memcpy(bits, v->safe_levels + (size_t)(from->safe - 1) * v->words, v->words * sizeof *bits);
@@ -94,7 +113,40 @@ void di_mask_fill(const di_matcher *m, const mask *from, uint64_t *bits) {
         for (uint32_t i = 0; i < v->safe_count && v->safe_lengths[i] > from->safe; i++)
             bits[v->safe_ids[i] / 64] &= ~((uint64_t)1 << v->safe_ids[i] % 64);
     }
+    for (uint32_t i = 0; i < from->removed_count; i++)
+        bits[from->removed[i] / 64] &= ~((uint64_t)1 << from->removed[i] % 64);
     for (uint32_t i = 0; i < from->count; i++) bits[from->ids[i] / 64] |= (uint64_t)1 << from->ids[i] % 64;
+}
+
+/* A bit set that is near a base, and small lists instead of it. */
+static void compress(di_matcher *m, mask *tokens) {
+    for (uint32_t b = 0; b < m->base_count && tokens->bits && m->x.failed == DI_OK; b++) {
+        const uint64_t *base = m->lexeme_masks[m->bases[b]].tokens.bits;
+        uint32_t differ = 0;
+        for (size_t i = 0; i < m->vocabulary->words && differ <= LIST_NEAR; i++)
+            differ += (uint32_t)__builtin_popcountll(base[i] ^ tokens->bits[i]);
+        if (differ > LIST_NEAR) continue;
+        mask near = {.base = m->bases[b]};
+        for (size_t i = 0; i < m->vocabulary->words; i++)
+            for (uint64_t d = base[i] ^ tokens->bits[i]; d; d &= d - 1) {
+                uint32_t id = (uint32_t)(i * 64 + (size_t)__builtin_ctzll(d));
+                if (base[i] >> id % 64 & 1) {
+                    if (!di_grow(&near.removed, &near.removed_capacity, (uint64_t)near.removed_count + 1, sizeof id))
+                        fail(m, DI_ERR_MEMORY);
+                    else
+                        near.removed[near.removed_count++] = id;
+                } else {
+                    add_id(m, &near, id);
+                }
+            }
+        di_mask_free(tokens);
+        *tokens = near;
+    }
+}
+
+static size_t mask_memory(const di_matcher *m, const mask *tokens) {
+    return ((size_t)tokens->capacity + tokens->removed_capacity) * 4 +
+           (tokens->bits ? m->vocabulary->words * sizeof(uint64_t) : 0);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ walking
@@ -216,13 +268,143 @@ static void add_single(di_matcher *m, lexeme_mask *to, di_expr expr, uint32_t sl
     append(m, to, &from, slot);
 }
 
-static bool any_string_body(const di_matcher *m, di_expr expr) {
-    const di_expr_node *n = &m->x.nodes[expr];
-    uint32_t room;
-    if (string_body(m, expr, &room)) return true;
-    for (uint32_t i = 0; n->kind == DI_KIND_OR && i < n->b; i++)
-        if (string_body(m, m->x.pool[n->a + i], &room)) return true;
+/* The string body of which `expr` leaves something out: characters that follow other conditions too, then the quote.
+ * DI_EXPR_EMPTY if it is no such expression. */
+static di_expr body_around(di_matcher *m, di_expr expr) {
+    const di_expr_node n = m->x.nodes[expr];
+    if (n.kind != DI_KIND_CAT || m->x.nodes[n.a].kind != DI_KIND_AND) return DI_EXPR_EMPTY;
+    const di_expr_node all = m->x.nodes[n.a];
+    for (uint32_t i = 0; i < all.b; i++) {
+        di_expr part = m->x.pool[all.a + i];
+        const di_expr_node *r = &m->x.nodes[part];
+        if (r->kind != DI_KIND_REPEAT || r->low || r->high != DI_UNBOUNDED) continue;
+        di_expr body = di_expr_cat(&m->x, part, n.b);
+        uint32_t room;
+        if (string_body(m, body, &room)) return body;
+    }
+    return DI_EXPR_EMPTY;
+}
+
+typedef struct apart { /* where two runs over a trie differ */
+    lexeme_mask *out;
+    const lexeme_mask *base;
+    uint32_t copied, visited; /* exits of the base copied so far */
+} apart;
+
+/* Exits of the base before `node` hold for both runs. */
+static void copy_exits(di_matcher *m, apart *a, uint32_t node) {
+    for (; a->copied < a->base->exit_count && a->base->exits[a->copied].node < node; a->copied++) {
+        lexeme_mask *out = a->out;
+        if (!di_grow(&out->exits, &out->exit_capacity, (uint64_t)out->exit_count + 1, sizeof *out->exits)) {
+            fail(m, DI_ERR_MEMORY);
+            return;
+        }
+        out->exits[out->exit_count++] = a->base->exits[a->copied];
+    }
+}
+
+/* Both lexers go through the trie; subtrees in which they are equal are skipped. Tokens (on the trie of all) and exits
+ * (on the other) of the base that the narrower one lacks are taken out. False if they differ too much. */
+static bool walk_apart(di_matcher *m, const di_trie *trie, uint32_t narrow, uint32_t wide, apart *a) {
+    bool all = trie == &m->vocabulary->all;
+    uint32_t base = push_walk(m, 2 * (m->vocabulary->longest + 2));
+    if (base == NOT_MADE) return false;
+    uint32_t *stack = m->walk_stack;
+    uint32_t at = base, p = 1;
+    stack[at] = narrow, stack[at + 1] = wide, stack[at + 2] = trie->count;
+    while (p < trie->count && a->visited <= MAX_APART && m->x.failed == DI_OK) {
+        while (p >= stack[at + 2]) at -= 3;
+        const di_trie_node n = trie->nodes[p];
+        uint32_t next = stack[at] == LEXER_DEAD ? LEXER_DEAD : di_lexer_next(m, stack[at], trie->bytes[p]);
+        uint32_t other = di_lexer_next(m, stack[at + 1], trie->bytes[p]);
+        if (next == other) {
+            p += n.size;
+            continue;
+        }
+        a->visited++;
+        if (all && n.token != DI_NO_TOKEN && next == LEXER_DEAD) add_removed(m, &a->out->tokens, n.token);
+        if (!all) {
+            copy_exits(m, a, p);
+            while (a->copied < a->base->exit_count && a->base->exits[a->copied].node == p) a->copied++;
+            if (n.size > 1 && m->lexers[next].accepts) note_exit(m, a->out, trie, p, next);
+        }
+        if (n.size > 1) {
+            at += 3;
+            stack[at] = next, stack[at + 1] = other, stack[at + 2] = p + n.size;
+        }
+        p++;
+    }
+    m->walk_used = base;
+    di_exprs_spend(&m->x, a->visited);
+    if (!all && p >= trie->count) copy_exits(m, a, UINT32_MAX);
+    return p >= trie->count && m->x.failed == DI_OK;
+}
+
+/* The mask of a string body with conditions as what it lacks of the plain one. False: nothing was made. */
+static bool make_near(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_mask *out) {
+    di_expr around = body_around(m, expr);
+    if (around == DI_EXPR_EMPTY) return false;
+    uint32_t wide = di_lexer_of(m, &(pair){0, around}, 1);
+    uint32_t id = m->x.failed == DI_OK ? lexeme_mask_of(m, wide) : NOT_MADE;
+    if (id == NOT_MADE || !m->lexeme_masks[id].tokens.bits) return false;
+    const lexeme_mask base = m->lexeme_masks[id];
+    apart a = {.out = out, .base = &base};
+    out->tokens.base = id;
+    bool near = walk_apart(m, &m->vocabulary->all, lexer_id, wide, &a) &&
+                walk_apart(m, &m->vocabulary->rest, lexer_id, wide, &a);
+    if (near) return true;
+    di_mask_free(&out->tokens);
+    free(out->exits);
+    *out = (lexeme_mask){.tokens = {.base = NOT_MADE}};
     return false;
+}
+
+static bool any_string_body(di_matcher *m, di_expr expr) {
+    const di_expr_node n = m->x.nodes[expr];
+    uint32_t room;
+    if (string_body(m, expr, &room) || body_around(m, expr) != DI_EXPR_EMPTY) return true;
+    for (uint32_t i = 0; n.kind == DI_KIND_OR && i < n.b; i++)
+        if (string_body(m, m->x.pool[n.a + i], &room)) return true;
+    return false;
+}
+
+/* A plain string body: safe tokens as far as there is room for them, the others by a walk. Without bounds it becomes a
+ * base for others. */
+static void make_body(di_matcher *m, di_expr expr, uint32_t lexer_id, uint32_t room, lexeme_mask *out) {
+    di_expr far = far_bounds(m, expr);
+    if (far != expr) {
+        add_single(m, out, far, 0);
+        return;
+    }
+    out->tokens.safe = room;
+    walk(m, &m->vocabulary->rest, 0, lexer_id, &out->tokens, note_exit, out);
+    if (!out->tokens.bits && m->x.failed == DI_OK) to_bits(m, &out->tokens);
+}
+
+/* Several lexemes at once: string bodies one by one, the rest together. */
+static void make_parts(di_matcher *m, const lexer *l, lexeme_mask *out) {
+    pair *others = malloc((l->count + 1) * sizeof *others);
+    uint32_t count = 0;
+    if (!others) {
+        fail(m, DI_ERR_MEMORY);
+        return;
+    }
+    for (uint32_t i = 0; i < l->count && m->x.failed == DI_OK; i++) {
+        const pair p = m->pair_pool[l->pairs + i];
+        const di_expr_node n = m->x.nodes[p.value];
+        if (!any_string_body(m, p.value)) {
+            others[count++] = p;
+            continue;
+        }
+        bool split = n.kind == DI_KIND_OR;
+        for (uint32_t j = 0; j < (split ? n.b : 1) && m->x.failed == DI_OK; j++)
+            add_single(m, out, split ? m->x.pool[n.a + j] : p.value, p.slot);
+    }
+    if (count && m->x.failed == DI_OK) {
+        uint32_t rest = di_lexer_of(m, others, count);
+        if (m->x.failed == DI_OK) walk(m, &m->vocabulary->all, 0, rest, &out->tokens, note_exit, out);
+    }
+    free(others);
 }
 
 static void make_lexeme_mask(di_matcher *m, uint32_t lexer_id, lexeme_mask *out) {
@@ -235,29 +417,27 @@ static void make_lexeme_mask(di_matcher *m, uint32_t lexer_id, lexeme_mask *out)
         return;
     }
     const pair first = m->pair_pool[l.pairs];
-    if (l.count == 1 && first.slot == 0 && string_body(m, first.value, &room)) {
-        di_expr far = far_bounds(m, first.value);
-        if (far != first.value) {
-            add_single(m, out, far, 0);
-            return;
-        }
-        add_safe(m, &out->tokens, room);
-        walk(m, &m->vocabulary->rest, 0, lexer_id, &out->tokens, note_exit, out);
-        return;
+    bool alone = l.count == 1 && first.slot == 0;
+    if (alone && string_body(m, first.value, &room))
+        make_body(m, first.value, lexer_id, room, out);
+    else if (alone && m->x.nodes[first.value].kind != DI_KIND_OR) {
+        if (!make_near(m, first.value, lexer_id, out) && m->x.failed == DI_OK)
+            walk(m, &m->vocabulary->all, 0, lexer_id, &out->tokens, note_exit, out);
+    } else {
+        make_parts(m, &l, out);
     }
-    for (uint32_t i = 0; i < l.count && m->x.failed == DI_OK; i++) {
-        const pair p = m->pair_pool[l.pairs + i];
-        const di_expr_node n = m->x.nodes[p.value];
-        bool split = n.kind == DI_KIND_OR && any_string_body(m, p.value);
-        for (uint32_t j = 0; j < (split ? n.b : 1) && m->x.failed == DI_OK; j++)
-            add_single(m, out, split ? m->x.pool[n.a + j] : p.value, p.slot);
-    }
+}
+
+/* A mask that others are near to. */
+static void keep_base(di_matcher *m, uint32_t id) {
+    if (m->lexeme_masks[id].tokens.bits && m->base_count < MAX_BASES) m->bases[m->base_count++] = id;
 }
 
 static uint32_t lexeme_mask_of(di_matcher *m, uint32_t lexer_id) {
     if (m->lexers[lexer_id].mask != NOT_MADE) return m->lexers[lexer_id].mask;
-    lexeme_mask made = {0};
+    lexeme_mask made = {.tokens = {.base = NOT_MADE}};
     make_lexeme_mask(m, lexer_id, &made);
+    if (m->x.failed == DI_OK) compress(m, &made.tokens);
     if (m->x.failed == DI_OK &&
         !di_grow(&m->lexeme_masks, &m->lexeme_mask_capacity, (uint64_t)m->lexeme_mask_count + 1, sizeof made))
         fail(m, DI_ERR_MEMORY);
@@ -266,11 +446,11 @@ static uint32_t lexeme_mask_of(di_matcher *m, uint32_t lexer_id) {
         free(made.exits);
         return NOT_MADE;
     }
-    m->mask_bytes += made.tokens.capacity * 4 + made.exit_capacity * sizeof *made.exits +
-                     (made.tokens.bits ? m->vocabulary->words * 8 : 0);
+    m->mask_bytes += mask_memory(m, &made.tokens) + made.exit_capacity * sizeof *made.exits;
     m->lexeme_masks[m->lexeme_mask_count] = made;
-    m->lexers[lexer_id].mask = m->lexeme_mask_count;
-    return m->lexeme_mask_count++;
+    m->lexers[lexer_id].mask = m->lexeme_mask_count++;
+    keep_base(m, m->lexeme_mask_count - 1);
+    return m->lexeme_mask_count - 1;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- masks
@@ -362,16 +542,17 @@ static void make_mask(di_matcher *m, uint32_t id, mask *out) {
 
 const mask *di_config_mask(di_matcher *m, uint32_t id) {
     if (m->configs[id].mask != NOT_MADE) return &m->masks[m->configs[id].mask];
-    mask made = {0};
+    mask made = {.base = NOT_MADE};
     m->walk_used = 0;
     make_mask(m, id, &made);
+    if (m->x.failed == DI_OK) compress(m, &made);
     if (m->x.failed == DI_OK && !di_grow(&m->masks, &m->mask_capacity, (uint64_t)m->mask_count + 1, sizeof made))
         fail(m, DI_ERR_MEMORY);
     if (m->x.failed != DI_OK) {
         di_mask_free(&made);
         return NULL;
     }
-    m->mask_bytes += made.capacity * 4 + (made.bits ? m->vocabulary->words * 8 : 0);
+    m->mask_bytes += mask_memory(m, &made);
     m->masks[m->mask_count] = made;
     m->configs[id].mask = m->mask_count;
     return &m->masks[m->mask_count++];

@@ -12,6 +12,7 @@
 #include "grammar/symbols.h"
 #include "grammar/vocabulary.h"
 
+enum { MAX_BASES = 8 };
 enum { CONFIG_REJECT = 0, CONFIG_ENDED = 1, LEXER_DEAD = 0, TAIL_END = 0 };
 #define NOT_MADE UINT32_MAX
 
@@ -43,12 +44,16 @@ typedef struct config {
     bool start; /* row.complete and its tokens hold */
 } config;
 
-/* Tokens as: the string-safe ones up to `safe` characters, and a list. Or a full bit set. */
+/* Tokens as a full bit set, or: those of a base mask, or the string-safe ones up to `safe` characters; without a list;
+ * with another list. */
 typedef struct mask {
+    uint32_t base; /* lexeme mask with a bit set, NOT_MADE = none */
     uint32_t safe; /* 0 = none, DI_UNBOUNDED = all */
     uint32_t count, capacity;
     uint32_t *ids;
-    uint64_t *bits; /* [words] instead of the list, NULL */
+    uint32_t removed_count, removed_capacity;
+    uint32_t *removed;
+    uint64_t *bits; /* [words] instead of the lists, NULL */
 } mask;
 
 typedef struct exit_point { /* a lexeme may end at a node of a trie */
@@ -90,6 +95,7 @@ struct di_matcher {
     mask *masks;
     uint32_t mask_count, mask_capacity;
     size_t mask_bytes;
+    uint32_t bases[MAX_BASES], base_count; /* lexeme masks with bit sets that others are near to */
     /* scratch */
     uint32_t *walk_stack; /* [walk_capacity] */
     uint32_t walk_capacity, walk_used;
