@@ -6,7 +6,9 @@
  * of accepted drafts over all anchors, so short where the text ends. `tau_ratio` is what rejection sampling with the
  * same drafts would commit: 1 + the mean of sum_k prod_{i<=k} min(1, p_i / q_i).
  *
- * bench_draft [--model FOLDER] [--prompts N of each kind] [--threads N] [--temperature T]...
+ * bench_draft [--model FOLDER] [--prompts N of each kind] [--threads N] [--calibration FILE] [--temperature T]...
+ *
+ * --calibration writes the temperatures of the confidences that fit the last temperature's run.
  */
 #include "report.h"
 
@@ -16,13 +18,14 @@
 #include "base/json.h"
 #include "cache/state.h"
 #include "model/model.h"
+#include "spec/calibration.h"
 
 #include <math.h>
 
 enum { MAX_BLOCK = 8, MAX_TEMPERATURES = 4, MAX_ANSWER = 200, MAX_KINDS = 16, COST_ROUNDS = 40, COST_CONTEXT = 300 };
 
 typedef struct settings {
-    const char *folder;
+    const char *folder, *calibration;
     int prompts, threads, temperature_count;
     float temperatures[MAX_TEMPERATURES];
 } settings;
@@ -49,6 +52,10 @@ typedef struct bench {
     float *draft_logits; /* [block][V] of the last block */
     tally tallies[MAX_KINDS];
     int kind_count;
+    /* for the calibration */
+    float *confidences; /* [samples][block] */
+    uint32_t *accepted, *behind;
+    uint32_t samples, sample_capacity;
 } bench;
 
 static bool failed(const di_error *error) {
@@ -203,6 +210,41 @@ static void count_answer(const bench *b, const answer *a, tally *t) {
     }
 }
 
+static bool keep_samples(bench *b, const answer *a) {
+    uint32_t need = b->samples + a->count;
+    if (need > b->sample_capacity) {
+        uint32_t capacity = 2 * need;
+        float *confidences = realloc(b->confidences, (size_t)capacity * b->block * sizeof *confidences);
+        if (confidences) b->confidences = confidences;
+        uint32_t *accepted = confidences ? realloc(b->accepted, capacity * sizeof *accepted) : NULL;
+        if (accepted) b->accepted = accepted;
+        uint32_t *behind = accepted ? realloc(b->behind, capacity * sizeof *behind) : NULL;
+        if (!behind) return false;
+        b->behind = behind;
+        b->sample_capacity = capacity;
+    }
+    for (uint32_t i = 0; i < a->count && !ends(b, a->tokens[i]); i++, b->samples++) {
+        memcpy(b->confidences + (size_t)b->samples * b->block, a->confidence[i], b->block * sizeof(float));
+        b->accepted[b->samples] = accepted_from(b, a, i);
+        b->behind[b->samples] = a->count - 1 - i;
+    }
+    return true;
+}
+
+static bool write_calibration(bench *b) {
+    di_calibration c = {.digest = di_model_digest(b->model), .count = b->block};
+    di_text text = {0};
+    di_calibrate(b->confidences, b->accepted, b->behind, b->samples, b->block, c.temperatures);
+    di_calibration_write(&c, &text);
+    fprintf(stderr, "%s\n", text.failed ? "out of memory" : text.data);
+    FILE *file = b->s->calibration && !text.failed ? fopen(b->s->calibration, "w") : NULL;
+    bool good = !b->s->calibration || (file && fprintf(file, "%s\n", text.data) > 0);
+    if (file && fclose(file)) good = false;
+    if (!good) fprintf(stderr, "bench_draft: cannot write %s\n", b->s->calibration);
+    di_text_free(&text);
+    return good;
+}
+
 static tally *tally_of(bench *b, const char *kind) {
     for (int i = 0; i < b->kind_count; i++)
         if (strcmp(b->tallies[i].kind, kind) == 0) return &b->tallies[i];
@@ -281,6 +323,7 @@ static bool take_prompt(bench *b, const char *text, size_t length, float tempera
         if (good) {
             count_answer(b, &a, one);
             count_answer(b, &a, group);
+            good = keep_samples(b, &a);
         }
     }
     di_arena_free(arena);
@@ -300,12 +343,13 @@ static bool measure_acceptance(bench *b, float temperature) {
     ssize_t length;
     bool good = true;
     b->kind_count = 0;
+    b->samples = 0;
     while (good && (length = getline(&line, &capacity, file)) > 0)
         good = take_prompt(b, line, (size_t)length, temperature);
     free(line);
     fclose(file);
     for (int i = 0; good && i < b->kind_count; i++) print_tally(b, &b->tallies[i], temperature);
-    return good;
+    return good && write_calibration(b);
 }
 
 /* ---------------------------------------------------------------- cost */
@@ -379,6 +423,9 @@ static bool open_all(bench *b) {
 
 static void close_all(bench *b) {
     free(b->draft_logits);
+    free(b->confidences);
+    free(b->accepted);
+    free(b->behind);
     di_draft_free(b->draft);
     di_step_free(b->step);
     di_page_pool_free(b->pages);
@@ -394,6 +441,8 @@ static bool parse(settings *s, int argc, char **argv) {
         const char *name = argv[i], *value = argv[i + 1];
         if (!strcmp(name, "--model"))
             s->folder = value;
+        else if (!strcmp(name, "--calibration"))
+            s->calibration = value;
         else if (!strcmp(name, "--prompts"))
             s->prompts = atoi(value);
         else if (!strcmp(name, "--threads"))
@@ -410,7 +459,8 @@ int main(int argc, char **argv) {
     settings s = {.folder = DI_SOURCE_DIR "/models/tiny", .prompts = 20, .threads = 2};
     static bench b;
     if (!parse(&s, argc, argv)) {
-        fprintf(stderr, "usage: bench_draft [--model FOLDER] [--prompts N] [--threads N] [--temperature T]...\n"
+        fprintf(stderr, "usage: bench_draft [--model FOLDER] [--prompts N] [--threads N] [--calibration FILE] "
+                        "[--temperature T]...\n"
                         "--prompts 0 measures only what blocks and rows cost\n");
         return 2;
     }
