@@ -129,7 +129,7 @@ vllm:spec_decode_num_accepted_tokens_total{{model_name="tiny"}} 71
         self.end_headers()
         self.delta(role="assistant", content="")
         finish, text, reasoning = "stop", f"You said: {what}. Grüße 🌱 {hashlib.sha256(json.dumps([body['messages'], body['seed']]).encode()).hexdigest()}", ""
-        pause = 0.005 if what.startswith("think") else 0.02
+        pause = 0.005 if what.startswith("think") else self.server.pause
         if what.startswith("think"):
             reasoning, text = "The customer asks about returns. " * 6, MARKDOWN
         if what.startswith("slow"):
@@ -179,7 +179,7 @@ class Server(http.server.ThreadingHTTPServer):
 def start(**more):
     """A running server: .address, .bodies (what was asked), .seen (paths), .dropped (clients that left)."""
     server = Server(("127.0.0.1", 0), Script)
-    server.key, server.ready, server.fault, server.steps, server.dropped = "", True, "", 0, 0
+    server.key, server.ready, server.fault, server.steps, server.dropped, server.pause = "", True, "", 0, 0, 0.02
     server.bodies, server.seen = [], []
     for name, value in more.items():
         setattr(server, name, value)

@@ -21,7 +21,7 @@ def bench(*arguments, timeout=300):
 
 class Scripted(unittest.TestCase):
     def bench(self, fault, *arguments):
-        server = scripted_server.start(fault=fault)
+        server = scripted_server.start(fault=fault, pause=0.006)
         try:
             return *bench("--url", server.address, "--clients", 4, "--turns", 2, *arguments), server
         finally:
@@ -43,7 +43,7 @@ class Scripted(unittest.TestCase):
             for name in ("first_token_ms", "gap_ms", "total_ms"):
                 figures = line[name]
                 self.assertTrue(0 < figures["p50"] <= figures["p90"] <= figures["p95"] <= figures["p99"] <= figures["max"], figures)
-            self.assertGreater(line["gap_ms"]["p50"], 15)
+            self.assertGreater(line["gap_ms"]["p50"], 5)
         self.assertGreaterEqual(closed["requests"], 8)
         self.assertIn("same as", table)
         bodies = [json.loads(body) for body in server.bodies]
@@ -111,7 +111,7 @@ class Real(unittest.TestCase):
 
     def test_short_soak(self):
         build = pathlib.Path(common.BINARY).parent
-        done = subprocess.run([common.ROOT / "scripts/soak", build, "--seconds", "12", "--clients", "8"], capture_output=True, text=True, timeout=600, env=common.environment())
+        done = subprocess.run([common.ROOT / "scripts/soak", build, "--seconds", "6", "--clients", "8"], capture_output=True, text=True, timeout=600, env=common.environment())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertGreaterEqual(lines[-1]["rounds"], 3)
