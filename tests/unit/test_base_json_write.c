@@ -225,10 +225,70 @@ static void test_values(void **state) {
     di_text_free(&out);
 }
 
+/* As json.dumps(json.loads(text), ensure_ascii=False) of Python 3.11 wrote it. */
+static void test_python(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *python;
+    } rows[] = {
+        {"[1.0,1e2,-0.0,-0,0.00001,1.5e-7,1e16,1E+2,1e15,100000.0,0.0001,0.5]",
+         "[1.0, 100.0, -0.0, 0, 1e-05, 1.5e-07, 1e+16, 100.0, 1000000000000000.0, 100000.0, 0.0001, 0.5]"},
+        {"[9007199254740993.0,123456789012345680.0,5e-324,1.7976931348623157e308,2.2250738585072014e-308,0.1,12.50]",
+         "[9007199254740992.0, 1.2345678901234568e+17, 5e-324, 1.7976931348623157e+308, 2.2250738585072014e-308, 0.1, "
+         "12.5]"},
+        /* powers of two, whose nearest decimal of 16 digits does not read back */
+        {"[5.9604644775390625e-8,5.684341886080801486968994140625e-14,9.5367431640625e-07]",
+         "[5.960464477539063e-08, 5.684341886080802e-14, 9.5367431640625e-07]"},
+        {"[18446744073709551616,-170141183460469231731687303715884105728,123456789012345678901234567890]",
+         "[18446744073709551616, -170141183460469231731687303715884105728, 123456789012345678901234567890]"},
+        {"{\"b\":1,\"a\":{\"x\":1,\"x\":[ ]},\"b\":{ },\"c\":null,\"a\":2}", "{\"b\": {}, \"a\": 2, \"c\": null}"},
+        {"\"\\u0001\\u001f\\b\\f\\t\\n\\r\\/\\\"\\\\\\u007f\\u00e9\\ud83d\\ude42\"",
+         "\"\\u0001\\u001f\\b\\f\\t\\n\\r/\\\"\\\\\x7Fé🙂\""},
+        {"1e999", "1e999"}, /* out of a double's range: as it came */
+    };
+    di_text out = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        di_arena *arena = di_arena_new(0);
+        const di_json *root;
+        assert_int_equal(di_json_parse(arena, rows[i].text, strlen(rows[i].text), 0, &root, NULL), DI_OK);
+        di_text_clear(&out);
+        di_json_writer writer;
+        di_json_begin(&writer, &out);
+        writer.python = true;
+        di_json_value(&writer, root);
+        assert_string_equal(out.data, rows[i].python);
+        di_arena_free(arena);
+    }
+    di_text_free(&out);
+}
+
+static void test_fold(void **state) {
+    (void)state;
+    di_arena *arena = di_arena_new(0);
+    const di_json *root;
+    const char *text = "{\"b\":1,\"a\":2,\"b\":3,\"\":4,\"b\\u0000\":5,\"b\":6}";
+    assert_int_equal(di_json_parse(arena, text, strlen(text), 0, &root, NULL), DI_OK);
+    const di_json **values = di_json_fold(root);
+    assert_non_null(values);
+    static const int64_t expected[] = {6, 2, 0, 4, 5, 0};
+    for (size_t i = 0; i < 6; i++) {
+        int64_t value = 0;
+        if (values[i]) assert_true(di_json_int64(values[i], &value));
+        assert_int_equal(value, expected[i]);
+    }
+    free(values);
+    assert_int_equal(di_json_parse(arena, "{}", 2, 0, &root, NULL), DI_OK);
+    values = di_json_fold(root);
+    assert_non_null(values);
+    free(values);
+    di_arena_free(arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_structure), cmocka_unit_test(test_strings),    cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_locale),    cmocka_unit_test(test_round_trip), cmocka_unit_test(test_values),
+        cmocka_unit_test(test_python),    cmocka_unit_test(test_fold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
