@@ -5,8 +5,9 @@
 
 #include "engine/engine.h"
 
-static const char *const members[] = {"messages", "thinking",    "reasoning_effort",
-                                      "tools",    "tool_choice", "response_format"};
+static const char *const members[] = {
+    "messages",         "tools",    "tool_choice",          "parallel_tool_calls",   "response_format",
+    "reasoning_effort", "thinking", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"};
 enum { MEMBERS = sizeof members / sizeof *members };
 
 static di_status check_members(const di_json *request, di_error *error) {

@@ -381,11 +381,11 @@ void di_call_byte(di_parser *p, char c) {
 
 /* ---------------------------------------------------------------------------------------------- the end */
 
-/* A closing tag that was begun is dropped, other held text belongs to the value. */
-static void release_value(di_parser *p) {
+/* The beginning of a closing tag: dropped when the output was cut there, or when it cannot be anything else. */
+static void release_value(di_parser *p, bool cut) {
     size_t mark = strlen(p->mark) + 2, count = p->held;
     p->held = 0;
-    if (count >= mark) return;
+    if (cut || count >= mark) return;
     for (size_t i = 0; i < count; i++) put_value_byte(p, p->hold[i]);
 }
 
@@ -418,7 +418,7 @@ static void cut_arguments(di_parser *p) {
 void di_calls_finish(di_parser *p, bool cut) {
     bool value = p->stage == DI_STAGE_STRING || p->stage == DI_STAGE_RAW || p->stage == DI_STAGE_BODY;
     if (!p->in_call) return;
-    if (value) release_value(p);
+    if (value) release_value(p, cut);
     if (cut) {
         cut_arguments(p);
     } else {

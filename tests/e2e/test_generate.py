@@ -228,7 +228,7 @@ class Chat(Case):
             self.assertIn("reasoning", line["choices"][0])
             self.assertNotIn("</think>", line["choices"][0]["text"])
 
-    def test_what_does_not_exist_yet_is_refused(self):
+    def test_faults_are_named(self):
         tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
         for more, param in (({"tools": [tool]}, "tools"), ({"response_format": {"type": "json_object"}}, "response_format")):
             result = run("generate", "--json", stdin=jsonl(dict(more, messages=self.ASK)))

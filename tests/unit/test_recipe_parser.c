@@ -451,6 +451,10 @@ static void test_malformed(void **state) {
         {chat, OPEN INVOKE("f") "<" D " parameter name=\"a\" string=\"true\">v</" D " inv", DI_END_CANCELLED,
          "R:|C:|T:f:{\"a\": \"v...|cancelled", false},
         {chat, OPEN "<" D " invoke name=\"f", DI_END_LENGTH, "R:|C:|length", false},
+        {chat, OPEN INVOKE("f") "<" D " parameter name=\"b\" string=\"false\">4</", DI_END_LENGTH,
+         "R:|C:|T:f:{\"b\": 4...|length", false},
+        {chat, OPEN INVOKE("f") "<" D " parameter name=\"a\" string=\"true\">4</", DI_END_EOS,
+         "R:|C:|T:f:{\"a\": \"4</\"}|tool_calls", false},
         /* 8: what only looks like a closer */
         {chat,
          OPEN INVOKE("f") STR("a", "x</p></"
