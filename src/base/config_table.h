@@ -103,7 +103,7 @@ DI_CONFIG_ROW(READY_STALL_MS,     "ready-stall-ms",     I, "0", 0, 3600000, "", 
 DI_CONFIG_ROW(KEEPALIVE_MS,       "keepalive-ms",       I, "5000", 10, 3600000, "", "", "http", "silence of a stream that a keepalive ends")
 DI_CONFIG_ROW(IDLE_TIMEOUT_MS,    "idle-timeout-ms",    I, "75000", 10, 86400000, "", "", "http", "a connection without a request is closed")
 DI_CONFIG_ROW(HEADER_TIMEOUT_MS,  "header-timeout-ms",  I, "10000", 10, 3600000, "", "", "http", "time for the whole head of a request")
-DI_CONFIG_ROW(BODY_TIMEOUT_MS,    "body-timeout-ms",    I, "30000", 10, 3600000, "", "", "http", "time for a body, plus 1 s per 64 KiB of it")
+DI_CONFIG_ROW(BODY_TIMEOUT_MS,    "body-timeout-ms",    I, "30000", 10, 3600000, "", "", "http", "time for a body, plus 1 s per 64 KiB that came")
 DI_CONFIG_ROW(WRITE_TIMEOUT_MS,   "write-timeout-ms",   I, "60000", 10, 86400000, "", "", "http", "a client that takes no byte is gone")
 DI_CONFIG_ROW(LINGER_MS,          "linger-ms",          I, "30000", 0, 3600000, "", "", "http", "reading on after a refusal, so that it is seen")
 DI_CONFIG_ROW(WRITE_BUFFER,       "write-buffer",       Z, "256k", 1024, 1e12, "", "", "http", "bytes waiting for a client that stop its stream")

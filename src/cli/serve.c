@@ -1,4 +1,5 @@
 /* serve.c - the HTTP server: opens everything in order, says where it listens, closes everything in reverse. */
+#include <signal.h>
 #include <sys/resource.h>
 
 #include "cli/cli.h"
@@ -58,6 +59,7 @@ static int run(di_cli *cli) {
     di_operations *operations = NULL;
     di_api *api = NULL;
     allow_files(cli);
+    signal(SIGHUP, SIG_IGN); /* a reload asked for while the model is loaded must not end the program */
     di_status status = di_server_open(cli->config, cli->log, &server, &error);
     if (status == DI_OK) status = di_cli_open_engine(cli, &engine, &error);
     if (status == DI_OK) status = di_operations_open(server, engine, cli->config, &operations, &error);

@@ -284,9 +284,7 @@ static void head_done(di_connection *connection) {
     connection->parser.message = exchange->message;
     exchange->message = (di_http_message){0};
     connection->state = DI_CONNECTION_BODY;
-    int64_t size = connection->parser.message.has_length ? (int64_t)connection->parser.message.content_length
-                                                         : (int64_t)server->settings.limits.body_bytes;
-    wait_for_input(connection, server->settings.body_ms + size / BODY_BYTES_A_SECOND * 1000);
+    wait_for_input(connection, server->settings.body_ms);
     di_http_parser_take_body(&connection->parser);
 }
 
@@ -339,13 +337,14 @@ static bool take_input(di_connection *connection) {
     struct evbuffer *input = bufferevent_get_input(connection->stream);
     size_t length = evbuffer_get_contiguous_space(input);
     if (connection->state > DI_CONNECTION_BODY || !length) return false;
-    bool begun = di_http_parser_within(&connection->parser);
+    bool begun = di_http_parser_within(&connection->parser), in_body = connection->state == DI_CONNECTION_BODY;
     const char *bytes = (const char *)evbuffer_pullup(input, (ssize_t)length);
     size_t taken = di_http_parser_feed(&connection->parser, bytes, length);
     evbuffer_drain(input, taken);
     di_server *server = connection->server;
     server->counters.bytes_in += taken;
     count_body(connection, connection->parser.message.body.length);
+    if (in_body) connection->read_due_ns += (int64_t)taken * (1000000000 / BODY_BYTES_A_SECOND);
     if (!begun) wait_for_input(connection, connection->over_limit ? REFUSAL_MS : server->settings.header_ms);
     switch (connection->parser.state) {
     case DI_HTTP_HEAD_DONE:
@@ -437,7 +436,8 @@ static void on_event(struct bufferevent *stream, short what, void *arg) {
     di_connection *connection = arg;
     if (what & BEV_EVENT_CONNECTED) return; /* the handshake is done */
     if (connection->tls) {
-        if ((what & BEV_EVENT_ERROR) && bufferevent_get_openssl_error(stream))
+        unsigned long reason = what & BEV_EVENT_ERROR ? bufferevent_get_openssl_error(stream) : 0;
+        if (reason && ERR_GET_REASON(reason) != SSL_R_UNEXPECTED_EOF_WHILE_READING)
             connection->server->counters.tls_failures++;
         ERR_clear_error();
     }

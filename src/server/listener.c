@@ -15,7 +15,8 @@
 enum {
     BACKLOG = 1024,
     SPARE_CONNECTIONS = 64, /* beyond --max-connections: for probes, and to say no in HTTP */
-    ACCEPT_PAUSE_US = 100000
+    ACCEPT_PAUSE_US = 100000,
+    KEEPALIVE_IDLE_S = 60
 };
 
 static bool is_loopback(const struct sockaddr *address) {
@@ -108,6 +109,11 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t client, s
     char peer[64];
     print_address(address, (socklen_t)length, peer, sizeof peer, false);
     setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    /* A client whose machine is gone says nothing; without this its answer would be computed to the end. */
+    setsockopt(client, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, sizeof(int));
+    setsockopt(client, IPPROTO_TCP, TCP_KEEPIDLE, &(int){KEEPALIVE_IDLE_S}, sizeof(int));
+    setsockopt(client, IPPROTO_TCP, TCP_KEEPINTVL, &(int){KEEPALIVE_IDLE_S / 4}, sizeof(int));
+    setsockopt(client, IPPROTO_TCP, TCP_KEEPCNT, &(int){4}, sizeof(int));
     di_connection_open(server, client, peer, over);
 }
 

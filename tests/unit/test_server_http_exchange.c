@@ -535,6 +535,41 @@ static void slow_clients_are_told(void **state) {
     di_test_server_stop(&test);
 }
 
+/* A body that trickles does not renew the patience with it. */
+static void a_body_must_come_at_a_rate(void **state) {
+    (void)state;
+    di_test_server test;
+    start(&test, (const char *const[]){"body-timeout-ms", "300", NULL});
+    int socket = di_test_connect(test.port, 5000);
+    di_text text = {0};
+    int64_t then = di_now_ns();
+    di_test_puts(socket, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 60000000\r\n\r\n");
+    while (recv(socket, (char[1]){0}, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && di_now_ns() - then < 3000000000) {
+        di_test_puts(socket, "x");
+        usleep(20000);
+    }
+    di_test_receive(socket, "}}", &text, NULL);
+    assert_int_equal(di_test_status(&text), 408);
+    assert_in_range(di_now_ns() - then, 250000000, 2000000000);
+    di_text_free(&text);
+    close(socket);
+    /* One that comes in pieces, in time, is taken. */
+    char *piece = calloc(1, 1 << 20);
+    assert_non_null(piece);
+    socket = di_test_connect(test.port, 5000);
+    di_test_puts(socket, "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 6291456\r\n\r\n");
+    for (int i = 0; i < 6; i++) {
+        assert_true(di_test_send(socket, piece, 1 << 20));
+        usleep(100000);
+    }
+    di_test_receive(socket, NULL, &text, NULL);
+    assert_int_equal(di_test_status(&text), 200);
+    di_text_free(&text);
+    close(socket);
+    free(piece);
+    di_test_server_stop(&test);
+}
+
 /* The whole body is taken from the socket, so that the client gets to read why it was refused. */
 static void a_body_too_large_is_refused_readably(void **state) {
     (void)state;
@@ -754,6 +789,7 @@ int main(void) {
         cmocka_unit_test(a_task_that_was_taken_back_does_not_run),
         cmocka_unit_test(work_outlives_its_client),
         cmocka_unit_test(slow_clients_are_told),
+        cmocka_unit_test(a_body_must_come_at_a_rate),
         cmocka_unit_test(a_body_too_large_is_refused_readably),
         cmocka_unit_test(bodies_together_have_a_limit),
         cmocka_unit_test(connections_have_a_limit),
