@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "grammar/ebnf.h"
 #include "grammar/regex.h"
 #include "grammar/schema.h"
 
@@ -53,9 +54,7 @@ static bool compile(di_grammar *g, const di_grammar_source *source, di_grammar_f
     case DI_GRAMMAR_REGEX:
         return compile_regex(g, source, fault);
     default:
-        fault->reason = DI_REASON_UNSUPPORTED;
-        snprintf(fault->message, sizeof fault->message, "this dialect is not supported");
-        return false;
+        return di_ebnf_compile(&g->x, &g->s, source, &g->root, fault);
     }
 }
 
