@@ -382,7 +382,7 @@ static bool run_load(load *l, bool open, double rate) {
         *one = (customer){.load = l, .number = (uint64_t)started + (open ? 1000003 : 0)};
         if (open) {
             at -= log(1 - uniform(s->seed + 77777 + (uint64_t)started)) / rate;
-            if (at > s->seconds) break;
+            if (at > s->seconds && started) break; /* one at least */
             one->due_ns = l->start_ns + (int64_t)(at * 1e9);
             while (di_now_ns() < one->due_ns) sleep_us((long)((one->due_ns - di_now_ns()) / 1000) + 1);
         }
