@@ -27,6 +27,10 @@ static void begin_call(di_answer *answer, const di_part *part) {
 
 void di_answer_take(void *arg, const di_part *part) {
     di_answer *answer = arg;
+    if (part->kind == DI_PART_CALL_BEGIN) {
+        begin_call(answer, part);
+        return;
+    }
     di_answer_call *call = part->call < answer->call_count ? &answer->calls[part->call] : NULL;
     switch (part->kind) {
     case DI_PART_REASONING:
@@ -36,7 +40,6 @@ void di_answer_take(void *arg, const di_part *part) {
         di_text_append(&answer->content, part->text, part->length);
         break;
     case DI_PART_CALL_BEGIN:
-        begin_call(answer, part);
         break;
     case DI_PART_CALL_ARGUMENTS:
         if (call) di_text_append(&call->arguments, part->text, part->length);

@@ -17,7 +17,7 @@ const di_tool *di_find_tool(const di_parser *p, const char *name, size_t length)
 /* PREFIX NN _ and letters and digits that are a function of seed and index. */
 static void make_id(di_parser *p, uint32_t index) {
     static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    uint32_t key[2] = {(uint32_t)p->id_seed, (uint32_t)(p->id_seed >> 32)}, words[4];
+    uint32_t key[2] = {(uint32_t)p->id_seed, (uint32_t)(p->id_seed >> 32)}, words[4] = {0};
     di_text_clear(&p->id);
     if (p->id_prefix.length) di_text_append(&p->id, p->id_prefix.data, p->id_prefix.length);
     di_text_printf(&p->id, "%02u_", index);

@@ -156,7 +156,7 @@ static di_status put_in_space(tool_list *list, const char *space, const char *de
     size_t plain = 0;
     di_text_printf(&name, "%s::%s", space, tool->own_name);
     plain = name.length;
-    for (unsigned n = 1; n <= MAX_CLASHES && !name.failed && is_taken(list, name.data); n++) {
+    for (unsigned n = 1; n <= MAX_CLASHES && name.data && !name.failed && is_taken(list, name.data); n++) {
         name.length = plain;
         di_text_printf(&name, "_%u", n);
     }
@@ -178,11 +178,11 @@ static di_status read_namespace(tool_list *list, const di_json *item, size_t ind
     if (status == DI_OK) status = check_name(r, space, path);
     if (status == DI_OK)
         status = di_read_name(r, item, "description", di_path("tools[%zu].description", index), false, &description);
-    if (status == DI_OK && (!tools || tools->type != DI_JSON_ARRAY))
-        status = di_bad_type(di_path("tools[%zu].tools", index), "a list of tools", tools, r->error);
+    if (status != DI_OK) return status;
+    if (!tools || tools->type != DI_JSON_ARRAY)
+        return di_bad_type(di_path("tools[%zu].tools", index), "a list of tools", tools, r->error);
     size_t inner = 0;
-    for (const di_json *tool = status == DI_OK ? tools->first : NULL; tool && status == DI_OK;
-         tool = tool->next, inner++) {
+    for (const di_json *tool = tools->first; tool && status == DI_OK; tool = tool->next, inner++) {
         if (!di_json_string_is(di_json_get(tool, "type"), "function")) continue; /* unknown tools are passed over */
         status = read_function(list, tool, "parameters", di_path("tools[%zu].tools[%zu]", index, inner));
         if (status == DI_OK) status = put_in_space(list, space, description);
