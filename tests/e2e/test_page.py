@@ -180,6 +180,52 @@ class Scripted(PageCase):
         self.assertEqual(messages[1]["tool_calls"], [{"id": "call_1", "type": "function", "function": {"name": "order_status", "arguments": '{"order_number": "A-17"}'}}])
         self.assertEqual(messages[2], {"role": "tool", "tool_call_id": "call_1", "content": '{"state": "sent"}'})
 
+    def test_answers_in_json(self):
+        page = self.open(self.address)
+        self.assertFalse(page.get_by_label("Schema").is_visible())
+        for choice, schema, sent in (("A JSON object", None, {"type": "json_object"}), ("JSON by this schema", '{"type": "array"}', {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "array"}, "strict": True}}),
+                                     ("Anything", None, None)):
+            page.get_by_label("The answer must be").select_option(choice)
+            if schema:
+                page.get_by_label("Schema").fill(schema)
+            self.say(page, "Hello")
+            self.done(page)
+            self.assertEqual(self.sent().get("response_format"), sent)
+
+    def test_everything_is_labelled_and_can_be_read(self):
+        """Names of all controls; contrast of text of at least 4.5 : 1, on both grounds."""
+        for scheme in ("light", "dark"):
+            page = self.open(self.address, color_scheme=scheme)
+            self.say(page, "error 400")
+            self.done(page)
+            self.say(page, "think")
+            self.done(page).get_by_role("button", name="Same again?").click()
+            expect(page.locator(".verdict").last).to_have_attribute("data-result", "equal", timeout=30000)
+            unnamed = page.evaluate("""() => [...document.querySelectorAll("button, input, select, textarea")]
+                .filter((e) => !e.textContent.trim() && !e.labels?.length && !e.ariaLabel).map((e) => e.outerHTML)""")
+            self.assertEqual(unnamed, [])
+            pale = page.evaluate("""() => {
+                const part = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+                const light = (c) => 0.2126 * part(c[0]) + 0.7152 * part(c[1]) + 0.0722 * part(c[2]);
+                const colour = (text) => text.match(/[0-9.]+/g).map(Number);
+                const ground = (e) => {
+                    for (; e; e = e.parentElement) {
+                        const c = colour(getComputedStyle(e).backgroundColor);
+                        if (c.length === 3 || c[3] > 0.5) return c;
+                    }
+                    return [255, 255, 255];
+                };
+                const pale = [];
+                for (const e of document.querySelectorAll("body *")) {
+                    if (!e.checkVisibility() || e.disabled || ![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+                    const [a, b] = [light(colour(getComputedStyle(e).color)), light(ground(e))];
+                    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+                    if (contrast < 4.5) pale.push([e.className || e.tagName, e.textContent.slice(0, 20), contrast.toFixed(2)]);
+                }
+                return pale;
+            }""")
+            self.assertEqual(pale, [], scheme)
+
     def test_errors_are_shown(self):
         page = self.open(self.address)
         for message, shown in (("error 400", ["refused with 400", "HTTP 400", "field messages", "request req-7"]), ("error 429", ["refused with 429", "try again in 7 s"]),
@@ -198,6 +244,10 @@ class Scripted(PageCase):
         page.get_by_label("Tools, as a JSON array").fill("[{")
         self.say(page, "not sent")
         expect(page.locator("#tools-note")).to_contain_text("not JSON")
+        self.assertEqual(len(self.server.bodies), count)
+        page.get_by_label("Tools, as a JSON array").fill("{}")
+        self.say(page, "not sent")
+        expect(page.locator("#tools-note")).to_contain_text("not what is wanted here")
         self.assertEqual(len(self.server.bodies), count)
         page.get_by_label("Tools, as a JSON array").fill("")
         page.context.set_offline(True)

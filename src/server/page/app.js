@@ -10,7 +10,7 @@ import { Live } from "./live.js";
 import { showMarkdown } from "./markdown.js";
 
 const $ = (id) => document.getElementById(id);
-const SETTINGS = ["system", "thinking", "effort", "temperature", "max-tokens", "top-p", "top-k", "seed", "tools", "crowd", "theme", "key"];
+const SETTINGS = ["system", "thinking", "effort", "temperature", "max-tokens", "top-p", "top-k", "seed", "format", "schema", "tools", "crowd", "theme", "key"];
 const TOOLS_EXAMPLE = [{
     type: "function",
     function: {
@@ -32,17 +32,30 @@ function optionalNumber(id) {
     return text === "" ? undefined : Number(text);
 }
 
-function parseTools() {
-    const text = $("tools").value.trim();
+/** JSON of a settings field; undefined when it is empty. `right(value)`: null, or what would be right. */
+function parseJson(id, name, right) {
+    const text = $(id).value.trim();
     if (!text) return undefined;
-    let tools;
+    let value;
     try {
-        tools = JSON.parse(text);
+        value = JSON.parse(text);
     } catch (error) {
-        throw new ApiError(`Tools are not JSON: ${error.message}`, { param: "tools" });
+        throw new ApiError(`${name} not JSON: ${error.message}`, { param: id });
     }
-    if (!Array.isArray(tools)) throw new ApiError("Tools must be a JSON array: [{\"type\": \"function\", …}]", { param: "tools" });
-    return tools.length ? tools : undefined;
+    if (!right(value)) throw new ApiError(`${name} not what is wanted here: ${$(id).placeholder}`, { param: id });
+    return value;
+}
+
+function parseTools() {
+    const tools = parseJson("tools", "Tools are", Array.isArray);
+    return tools?.length ? tools : undefined;
+}
+
+function responseFormat() {
+    const type = $("format").value;
+    if (type !== "json_schema") return type ? { type } : undefined;
+    const schema = parseJson("schema", "The schema is", (value) => typeof value === "boolean" || value?.constructor === Object);
+    return { type, json_schema: { name: "answer", schema: schema ?? { type: "object" }, strict: true } };
 }
 
 /** Options of the next request, from the settings. Throws ApiError when one is not valid. */
@@ -62,6 +75,7 @@ function currentOptions() {
         top_p: optionalNumber("top-p"),
         top_k: optionalNumber("top-k"),
         max_tokens: optionalNumber("max-tokens"),
+        response_format: responseFormat(),
         tools: parseTools(),
     };
 }
@@ -77,6 +91,11 @@ function restoreSettings() {
     const saved = recall("settings") ?? {};
     for (const id of SETTINGS) if (typeof saved[id] === "string") $(id).value = saved[id];
     applyTheme();
+    showSchema();
+}
+
+function showSchema() {
+    $("schema-field").hidden = $("format").value !== "json_schema";
 }
 
 function applyTheme() {
@@ -233,9 +252,10 @@ function send(text) {
 
 function settingFault(error) {
     announce(error.message);
-    if (error.param === "tools") {
-        $("tools-note").textContent = error.message;
-        $("tools-note").hidden = false;
+    const note = $(`${error.param}-note`);
+    if (note?.classList.contains("fault")) {
+        note.textContent = error.message;
+        note.hidden = false;
     }
     const field = $(error.param);
     field.focus();
@@ -672,7 +692,9 @@ function listen() {
     wide.addEventListener("change", () => showPanel(wide.matches));
     $("settings").addEventListener("input", (event) => {
         if (event.target.id === "theme") applyTheme();
-        if (event.target.id === "tools") $("tools-note").hidden = true;
+        const note = $(`${event.target.id}-note`);
+        if (note?.classList.contains("fault")) note.hidden = true;
+        showSchema();
         saveSettings();
     });
     $("settings").addEventListener("submit", (event) => event.preventDefault());
