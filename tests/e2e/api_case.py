@@ -1,5 +1,6 @@
 """Shared by the tests of the HTTP interfaces: a running server, a plain client for JSON and event streams, and the official clients."""
 
+import concurrent.futures
 import http.client
 import json
 import os
@@ -31,6 +32,18 @@ BOOK = {
 }
 BOOKING = "Book a table for 4 at Golden Dragon in Seattle tomorrow at 7 pm."
 BOOKED = json.dumps({"status": "confirmed", "restaurant": "Golden Dragon", "time": "19:00", "party_size": 4})
+
+
+def every(seconds_are_short, under_a_sanitizer):
+    """Step of a sweep: a program with a sanitizer is tens of times slower."""
+    program = pathlib.Path(common.BINARY).read_bytes()
+    return under_a_sanitizer if b"__asan_init" in program or b"__tsan_init" in program else seconds_are_short
+
+
+def at_once(function, arguments):
+    """Results of many calls, which the server computes together."""
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        return list(pool.map(function, arguments))
 
 
 class Server:
@@ -269,18 +282,26 @@ def use_official_clients():
 
 
 class Case(common.Case):
-    """One server for all tests of the class."""
+    """One server for all tests of the class; each thread has its own connection."""
 
     arguments = ()
 
     @classmethod
     def setUpClass(cls):
         cls.server = Server(*cls.arguments)
-        cls.client = Client(cls.server.port)
+        cls.threads, cls.clients = threading.local(), []
+
+    @property
+    def client(self):
+        if not hasattr(self.threads, "client"):
+            self.threads.client = Client(self.server.port)
+            self.clients.append(self.threads.client)
+        return self.threads.client
 
     @classmethod
     def tearDownClass(cls):
-        cls.client.close()
+        for client in cls.clients:
+            client.close()
         code = cls.server.stop()
         assert code == 0, (code, cls.server.lines)
 

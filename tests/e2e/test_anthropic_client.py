@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: long
 """The official anthropic client against the server; assertions on what it hands to its user."""
 
 import api_case

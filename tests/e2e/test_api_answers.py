@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
+# labels: long
 """Answers of all interfaces over plain HTTP: a stream is the whole answer byte for byte, cuts at every token, tools, seeds, errors."""
 
 import json
 import pathlib
 import shutil
 import tempfile
+import threading
 
 import api_case
 import common
-from api_case import BOOK, BOOKED, BOOKING, join_chat, join_messages, join_responses, whole_chat
+from api_case import BOOK, BOOKED, BOOKING, at_once, every, join_chat, join_messages, join_responses, whole_chat
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello, who are you?"}]
@@ -101,7 +103,7 @@ class Answers(api_case.Case):
         self.assertIn("reasoning_content", message)
         total = whole["usage"]["completion_tokens"]
         reasoning = whole["usage"]["completion_tokens_details"]["reasoning_tokens"]
-        for cut in range(1, min(total, 24)):
+        def check(cut):
             part = self.chat(dict(body, max_tokens=cut))
             choice = part["choices"][0]
             self.assertEqual(choice["finish_reason"], "length")
@@ -109,6 +111,8 @@ class Answers(api_case.Case):
             self.assertEqual(part["usage"]["completion_tokens_details"]["reasoning_tokens"], min(cut, reasoning))
             self.assertTrue(message["reasoning_content"].startswith(choice["message"]["reasoning_content"]) or cut > reasoning)
             self.assertTrue(message["content"].startswith(choice["message"]["content"]))
+
+        at_once(check, range(1, min(total, 24), every(1, 6)))
         hidden = self.chat(dict(body, include_reasoning=False))
         self.assertNotIn("reasoning_content", hidden["choices"][0]["message"])
         self.assertEqual(hidden["choices"][0]["message"]["content"], message["content"])
@@ -121,7 +125,8 @@ class Answers(api_case.Case):
         call = choice["message"]["tool_calls"][0]["function"]
         self.assertEqual(call["name"], "book_table")
         self.assertEqual(json.loads(call["arguments"])["restaurant"], "Golden Dragon")
-        for cut in range(1, whole["usage"]["completion_tokens"]):
+
+        def check(cut):
             part = self.chat(dict(body, max_tokens=cut))["choices"][0]
             self.assertEqual(part["finish_reason"], "length", cut)
             calls = part["message"]["tool_calls"] if "tool_calls" in part["message"] else []
@@ -129,6 +134,8 @@ class Answers(api_case.Case):
                 arguments = given["function"]["arguments"].removesuffix("</").removesuffix("<")
                 self.assertTrue(call["arguments"].startswith(arguments), given)
             self.assertIn(part["message"]["content"], ("", "<"))
+
+        at_once(check, range(1, whole["usage"]["completion_tokens"], every(1, 16)))
 
     def test_tools_through_all_interfaces(self):
         """Call, result, sentence; the prompt is the same for all three, and so is what comes."""
@@ -252,8 +259,7 @@ class Answers(api_case.Case):
         self.assertEqual(thought["content"][0]["type"], "thinking")
         body = {"messages": [{"role": "user", "content": BOOKING}], "tools": [MESSAGES_TOOL]}
         whole = self.messages(body)
-        for cut in range(1, whole["usage"][1], 3):
-            part = self.messages(dict(body, max_tokens=cut))
+        for part in at_once(lambda cut: self.messages(dict(body, max_tokens=cut)), range(1, whole["usage"][1], every(6, 24))):
             self.assertEqual(part["stop_reason"], "max_tokens")
 
     def responses(self, body):
@@ -282,8 +288,9 @@ class Answers(api_case.Case):
         self.assertEqual((cut["status"], cut["incomplete_details"]), ("incomplete", {"reason": "max_output_tokens"}))
         self.responses({"input": "Hello", "reasoning": {"effort": "low"}, "max_output_tokens": 30})
         whole = self.responses({"input": BOOKING, "tools": [RESPONSES_TOOL]})
-        for count in range(1, whole["usage"]["output_tokens"], 3):
-            self.assertEqual(self.responses({"input": BOOKING, "tools": [RESPONSES_TOOL], "max_output_tokens": count})["status"], "incomplete")
+        cuts = range(1, whole["usage"]["output_tokens"], every(6, 24))
+        for part in at_once(lambda count: self.responses({"input": BOOKING, "tools": [RESPONSES_TOOL], "max_output_tokens": count}), cuts):
+            self.assertEqual(part["status"], "incomplete")
         for field in ("previous_response_id", "conversation"):
             answer = self.client.post(RESPONSES, {"input": "x", field: "resp_1"})
             self.assertEqual((answer.status, answer.json["error"]["param"]), (400, field))
@@ -385,7 +392,7 @@ class OnlyIds(api_case.Case):
         shutil.copy(common.NANO + "/config.json", cls.folder.name)
         cls.arguments = ("--load-format", "dummy")
         cls.server = api_case.Server(*cls.arguments, model=cls.folder.name)
-        cls.client = api_case.Client(cls.server.port)
+        cls.threads, cls.clients = threading.local(), []
 
     @classmethod
     def tearDownClass(cls):

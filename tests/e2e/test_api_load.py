@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# labels: serial
+# labels: serial long
 """Many clients: each gets the bytes it would get alone; clients that leave free what they held; a full queue says so."""
 
 import concurrent.futures

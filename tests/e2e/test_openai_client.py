@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: long
 """The official openai client against the server: chat, completions, responses; assertions on what it hands to its user."""
 
 import api_case
