@@ -322,6 +322,7 @@ static di_status read_defaults(di_api *api, di_error *error) {
     api->like_service = di_config_bool(config, DI_OPT_API_LIKE_SAMPLING);
     api->has_seed = di_config_uint64(config, DI_OPT_SEED, &api->seed);
     di_recipe_options_default(&api->options);
+    api->options.pass_unknown = !api->strict;
     api->options.thinking = di_config_is(config, DI_OPT_THINKING, "model")
                                 ? di_engine_info(api->engine)->thinking_default
                                 : di_config_is(config, DI_OPT_THINKING, "on");
