@@ -111,7 +111,7 @@ DI_CONFIG_ROW(LIMIT_HEADER_BYTES, "limit-header-bytes", Z, "32k", 1024, 16777216
 DI_CONFIG_ROW(LIMIT_HEADER_FIELDS, "limit-header-fields", I, "100", 1, 10000, "", "", "http", "fields of the head of a request")
 DI_CONFIG_ROW(LIMIT_BODY_BYTES,   "limit-body-bytes",   Z, "64M", 1, 1e12, "", "", "http", "bytes of the body of a request")
 DI_CONFIG_ROW(LIMIT_BODIES_BYTES, "limit-bodies-bytes", Z, "1G", 1, 1e15, "", "", "http", "bytes of all bodies held at once")
-DI_CONFIG_ROW(HTTP_WORKERS,       "http-workers",       I, "1", 1, 64, "", "", "http", "threads that read and encode requests")
+DI_CONFIG_ROW(HTTP_WORKERS,       "http-workers",       I, "2", 1, 64, "", "", "http", "threads that read and encode requests")
 /* clang-format on */
 #undef I
 #undef B

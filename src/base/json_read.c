@@ -13,6 +13,7 @@ typedef struct reader {
     di_arena *arena;
     const char *text;
     size_t length, position;
+    uint32_t values;
     di_error *error;
 } reader;
 
@@ -276,6 +277,8 @@ static di_status read_item(reader *r, frame *top, di_json **item) {
         if (!take(r, ',')) return fail_expected(r, object ? "',' or '}'" : "',' or ']'");
         skip_space(r);
     }
+    if (++r->values >= DI_JSON_MAX_VALUES)
+        return di_fail(r->error, DI_ERR_LIMIT, NULL, "more than %d values of JSON in one text", DI_JSON_MAX_VALUES);
     di_json *node = di_arena_zalloc(r->arena, sizeof *node);
     if (!node) return fail_memory(r);
     if (object) {
@@ -293,7 +296,6 @@ static di_status read_item(reader *r, frame *top, di_json **item) {
         top->node->first = node;
     }
     top->last = node;
-    if (top->node->count == UINT32_MAX) return fail_at(r, r->position, "too many items");
     top->node->count++;
     *item = node;
     return read_value(r, node);

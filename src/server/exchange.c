@@ -8,6 +8,8 @@
 
 #include "base/json.h"
 
+enum { LARGE_ARENA = 4 << 20 };
+
 /* ---------------------------------------------------------------- life */
 
 di_exchange *di_exchange_begin(di_connection *connection) {
@@ -83,11 +85,22 @@ void di_exchange_hold(di_exchange *exchange) {
     exchange->holds++;
 }
 
+static void free_arena(void *arg) {
+    di_arena_free(arg);
+}
+
+static void arena_freed(void *arg) {
+    (void)arg;
+}
+
 void di_exchange_release(di_exchange *exchange) {
     if (--exchange->holds) return;
     exchange->server->body_bytes -= exchange->body_counted;
     di_http_message_free(&exchange->message);
-    di_arena_free(exchange->arena);
+    /* Giving hundreds of megabytes back takes a while. */
+    bool large = exchange->arena && di_arena_bytes(exchange->arena) > LARGE_ARENA;
+    if (!large || di_server_work(exchange->server, free_arena, arena_freed, exchange->arena, NULL) != DI_OK)
+        di_arena_free(exchange->arena);
     free(exchange);
 }
 

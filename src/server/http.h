@@ -134,7 +134,8 @@ void di_server_post(di_server *server, di_server_task *task);
 void di_server_unpost(di_server *server, di_server_task *task);
 
 /* Runs `work` on a worker thread (in the order of the calls, --http-workers at a time) and then `done` on the I/O
- * thread, always, also when the server is stopping. Hold the exchange that the work reads. */
+ * thread, always, also when the server is stopping. Hold the exchange that the work reads.
+ * Refused once di_server_run has returned. */
 di_status di_server_work(di_server *server, void (*work)(void *arg), void (*done)(void *arg), void *arg,
                          di_error *error);
 

@@ -132,17 +132,17 @@ static const double first_buckets[] = {
 static void write_histogram(const di_metrics *metrics, di_histogram_id id, const char *name, const char *labels,
                             di_text *out) {
     enum { SUM_UNITS = 1024 }; /* of di_metrics: sum in units of `first` / 1024 */
-    double bound = first_buckets[id];
+    double first = first_buckets[id];
     unsigned long long seen = 0;
     di_text_printf(out, "# TYPE %s histogram\n", name);
-    for (int b = 0; b < DI_HISTOGRAM_BUCKETS; b++, bound *= 2) {
+    for (int b = 0; b < DI_HISTOGRAM_BUCKETS; b++) {
         seen += atomic_load_explicit(&metrics->histograms[id].buckets[b], memory_order_relaxed);
-        di_text_printf(out, "%s_bucket{%s,le=\"%.9g\"} %llu\n", name, labels, bound, seen);
+        di_text_printf(out, "%s_bucket{%s,le=\"%.9g\"} %llu\n", name, labels, first * (double)(1u << b), seen);
     }
     seen += atomic_load_explicit(&metrics->histograms[id].buckets[DI_HISTOGRAM_BUCKETS], memory_order_relaxed);
     double sum = (double)atomic_load_explicit(&metrics->histograms[id].sum, memory_order_relaxed);
     di_text_printf(out, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, labels, seen,
-                   name, labels, sum * first_buckets[id] / SUM_UNITS, name, labels, seen);
+                   name, labels, sum * first / SUM_UNITS, name, labels, seen);
 }
 
 void di_vllm_metrics_write(const di_metrics *metrics, const char *model, di_text *out) {

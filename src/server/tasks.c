@@ -117,10 +117,13 @@ di_status di_server_work(di_server *server, void (*work)(void *arg), void (*done
     if (!item) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a task");
     *item = (di_work){.work = work, .done = done, .arg = arg};
     pthread_mutex_lock(&server->mutex);
-    push(&server->queued, item);
+    bool ends = server->work_ends;
+    if (!ends) push(&server->queued, item);
     pthread_cond_signal(&server->work_waits);
     pthread_mutex_unlock(&server->mutex);
-    return DI_OK;
+    if (!ends) return DI_OK;
+    free(item);
+    return di_fail(error, DI_ERR_CANCELLED, NULL, "the server has ended");
 }
 
 void di_tasks_drain(di_server *server) {

@@ -185,6 +185,30 @@ static void test_tree(void **state) {
     di_arena_free(arena);
 }
 
+/* A short text must not become gigabytes of nodes. */
+static void test_many_values(void **state) {
+    (void)state;
+    enum { VALUES = DI_JSON_MAX_VALUES };
+    char *text = malloc(2 * VALUES);
+    assert_non_null(text);
+    text[0] = '[';
+    for (size_t i = 1; i < 2 * VALUES; i++) text[i] = i % 2 ? '1' : ',';
+    di_arena *arena = di_arena_new(1 << 20);
+    const di_json *root;
+    di_error error = {0};
+    size_t most = 2 * (size_t)(VALUES - 1); /* the array is a value too */
+    text[most] = ']';
+    assert_int_equal(di_json_parse(arena, text, most + 1, 0, &root, &error), DI_OK);
+    assert_int_equal(root->count, VALUES - 1);
+    di_arena_reset(arena);
+    text[most] = ',';
+    text[2 * VALUES - 1] = '1';
+    assert_int_equal(di_json_parse(arena, text, 2 * VALUES, 0, &root, &error), DI_ERR_LIMIT);
+    assert_non_null(strstr(error.message, "more than 4194304 values"));
+    di_arena_free(arena);
+    free(text);
+}
+
 static void test_depth(void **state) {
     (void)state;
     di_arena *arena = di_arena_new(0);
@@ -386,6 +410,7 @@ int main(void) {
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_tree),
         cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_many_values),
         cmocka_unit_test(test_truncated_and_damaged),
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_doubles),
