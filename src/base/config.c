@@ -343,8 +343,8 @@ static bool find_variable(const char *name, di_config_id *id) {
 }
 
 /* True if `name` is one of the variables without an option; *status tells what came of its value. */
-static bool apply_seed_variable(const char *name, const char *value, di_text *note, di_status *status,
-                                di_error *error) {
+static bool apply_seed_variable(const char *name, const char *value, int64_t drafts[2], di_text *note,
+                                di_status *status, di_error *error) {
     *status = DI_OK;
     if (strcmp(name, batch_invariant) == 0) {
         if (strcmp(value, "0") == 0 && note) {
@@ -357,18 +357,28 @@ static bool apply_seed_variable(const char *name, const char *value, di_text *no
     }
     for (size_t i = 0; i < sizeof speculation / sizeof speculation[0]; i++) {
         if (strcmp(name, speculation[i]) != 0) continue;
-        int64_t number;
-        if (!parse_int64(value, &number) || number < 0) {
-            *status = di_fail(error, DI_ERR_CONFIG, name, "%s is \"%.*s\"; it must be 0 in this version", name,
-                              SHOWN_LENGTH, value);
-        } else if (number != 0) {
-            *status =
-                di_fail(error, DI_ERR_UNSUPPORTED, name,
-                        "%s is %s, but this version has no speculative decoding; unset it or set it to 0", name, value);
-        }
+        int64_t most = i == 0 ? 1 : 64;
+        if (!parse_int64(value, &drafts[i]) || drafts[i] < 0 || drafts[i] > most)
+            *status = di_fail(error, DI_ERR_CONFIG, name, "%s is \"%.*s\"; it must be %s", name, SHOWN_LENGTH, value,
+                              i == 0 ? "0 or 1" : "0 (off) or a number of drafts up to 64");
         return true;
     }
     return false;
+}
+
+/* The two variables together, as an option: no drafts, a fixed number (5 if none is given), or as many as pay. */
+static di_status apply_drafts(di_config *config, const int64_t drafts[2], const char *own, di_error *error) {
+    if (drafts[0] < 0 && drafts[1] < 0) return DI_OK;
+    char text[8] = "auto";
+    if (drafts[1] == 0)
+        snprintf(text, sizeof text, "off");
+    else if (drafts[0] != 1)
+        snprintf(text, sizeof text, "%d", drafts[1] < 0 ? 5 : drafts[1] > 8 ? 8 : (int)drafts[1]);
+    if (own && strcmp(own, text) != 0)
+        return di_fail(error, DI_ERR_CONFIG, speculation[drafts[1] < 0 ? 0 : 1],
+                       "%s and %s stand for --spec %s, but DEEPINFER_SPEC is %.*s", speculation[0], speculation[1],
+                       text, SHOWN_LENGTH, own);
+    return set_row(config, DI_OPT_SPEC, text, DI_CONFIG_ENVIRONMENT, error);
 }
 
 static di_status fail_unknown_variable(const char *name, di_error *error) {
@@ -391,14 +401,14 @@ static di_status fail_unknown_variable(const char *name, di_error *error) {
 }
 
 /* One "NAME=value" of the environment; `seen` holds the variable that set each option before. */
-static di_status load_variable(di_config *config, const char *entry, const char *seen[DI_OPT_COUNT], di_text *note,
-                               di_error *error) {
+static di_status load_variable(di_config *config, const char *entry, const char *seen[DI_OPT_COUNT], int64_t drafts[2],
+                               di_text *note, di_error *error) {
     size_t length = strcspn(entry, "=");
     char name[VARIABLE_LENGTH];
     snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), entry);
     const char *value = entry[length] ? entry + length + 1 : "";
     di_status status;
-    if (apply_seed_variable(name, value, note, &status, error)) return status;
+    if (apply_seed_variable(name, value, drafts, note, &status, error)) return status;
     di_config_id id;
     if (length >= sizeof name || !find_variable(name, &id)) return fail_unknown_variable(name, error);
     const char *before = seen[id] ? seen[id] + strcspn(seen[id], "=") + 1 : value;
@@ -415,12 +425,14 @@ static di_status load_variable(di_config *config, const char *entry, const char 
 
 di_status di_config_load_environment(di_config *config, di_text *note, di_error *error) {
     const char *seen[DI_OPT_COUNT] = {0};
+    int64_t drafts[2] = {-1, -1}; /* values of `speculation`, -1 = not there */
     for (char **entry = environ; entry && *entry; entry++) {
         if (strncmp(*entry, prefix, PREFIX_LENGTH) != 0) continue;
-        di_status status = load_variable(config, *entry, seen, note, error);
+        di_status status = load_variable(config, *entry, seen, drafts, note, error);
         if (status != DI_OK) return status;
     }
-    return DI_OK;
+    const char *own = seen[DI_OPT_SPEC];
+    return apply_drafts(config, drafts, own ? own + strcspn(own, "=") + 1 : NULL, error);
 }
 
 /* ----------------------------------------------------------------------------------------------------- reading */

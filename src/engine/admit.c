@@ -169,6 +169,8 @@ static di_status make_sequence(di_engine *engine, di_request *request, int32_t i
     if (engine->tokenizer) di_detokenizer_init(&sequence->detokenizer, engine->tokenizer);
     if (!di_stop_matcher_init(&sequence->stop, request->arena, &request->stops))
         return di_fail(error, DI_ERR_MEMORY, "stop", "out of memory for stop strings");
+    status = di_drafts_start(engine, sequence, error);
+    if (status != DI_OK) return status;
     return di_constraint_start(engine->constraints, request->grammar, &request->sampling.so_args, &sequence->constraint,
                                error);
 }

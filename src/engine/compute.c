@@ -39,6 +39,10 @@ static void run_job(di_compute *c, di_compute_job *job) {
         backend->ops->synchronise(backend);
         job->status = backend->failure(backend, &job->error);
     }
+    if (job->status == DI_OK && job->verify) {
+        job->verify(job->verify_arg);
+        job->status = di_model_backend(c->model)->failure(di_model_backend(c->model), &job->error);
+    }
     job->compute_ns = di_now_ns() - start;
 }
 

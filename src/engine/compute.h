@@ -17,6 +17,8 @@ typedef struct di_compute_job {
     di_sample_args sample;      /* count 0: nothing to sample */
     void (*inspect)(void *arg); /* NULL, or called between the two */
     void *inspect_arg;
+    void (*verify)(void *arg); /* NULL, or called after the sample op */
+    void *verify_arg;
     bool held; /* nothing is sampled before di_compute_release */
     /* results */
     bool computed; /* the forward pass succeeded */

@@ -22,7 +22,8 @@ struct di_constraints {
     di_grammar_limits limits;
     uint32_t kept;
 
-    pthread_mutex_t mutex; /* for what follows */
+    pthread_mutex_t matching; /* matchers and their samples */
+    pthread_mutex_t mutex;    /* for what follows */
     di_vocabulary *vocabulary;
     uint64_t *unended; /* [words] every id but EOS */
     di_constraint *list;
@@ -38,6 +39,7 @@ di_status di_constraints_new(const di_config *config, const di_tokenizer *tokeni
     di_constraints *c = calloc(1, sizeof *c);
     if (!c) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for grammars");
     int failed = pthread_mutex_init(&c->mutex, NULL);
+    if (!failed && (failed = pthread_mutex_init(&c->matching, NULL)) != 0) pthread_mutex_destroy(&c->mutex);
     if (failed) {
         free(c);
         return di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot make a mutex");
@@ -69,6 +71,7 @@ void di_constraints_free(di_constraints *c) {
     di_vocabulary_free(c->vocabulary);
     free(c->unended);
     pthread_mutex_destroy(&c->mutex);
+    pthread_mutex_destroy(&c->matching);
     free(c);
 }
 
@@ -231,10 +234,8 @@ void di_constraint_release(di_constraints *c, di_constraint *grammar) {
 
 /* ---------------------------------------------------------------------------------------------- a sample */
 
-di_status di_constraint_start(di_constraints *c, di_constraint *grammar, const di_so_args *args,
-                              di_constraint_state *state, di_error *error) {
-    *state = (di_constraint_state){0};
-    if (!grammar) return DI_OK;
+static di_status start(di_constraints *c, di_constraint *grammar, const di_so_args *args, di_constraint_state *state,
+                       di_error *error) {
     if (!grammar->matcher) {
         di_status status = di_matcher_new(grammar->grammar, c->vocabulary, &grammar->matcher, error);
         if (status != DI_OK) return status;
@@ -252,27 +253,41 @@ di_status di_constraint_start(di_constraints *c, di_constraint *grammar, const d
     return DI_OK;
 }
 
-void di_constraint_leave(di_constraint_state *state) {
-    if (state->grammar) {
-        *state->link = state->next;
-        if (state->next) state->next->link = state->link;
-    }
-    *state = (di_constraint_state){.mask = state->mask};
+di_status di_constraint_start(di_constraints *c, di_constraint *grammar, const di_so_args *args,
+                              di_constraint_state *state, di_error *error) {
+    *state = (di_constraint_state){0};
+    if (!grammar) return DI_OK;
+    pthread_mutex_lock(&c->matching);
+    di_status status = start(c, grammar, args, state, error);
+    pthread_mutex_unlock(&c->matching);
+    return status;
 }
 
-void di_constraint_end(di_constraint_state *state) {
-    di_constraint_leave(state);
+void di_constraint_leave(di_constraints *c, di_constraint_state *state) {
+    if (!state->grammar) return;
+    pthread_mutex_lock(&c->matching);
+    *state->link = state->next;
+    if (state->next) state->next->link = state->link;
+    *state = (di_constraint_state){.mask = state->mask};
+    pthread_mutex_unlock(&c->matching);
+}
+
+void di_constraint_end(di_constraints *c, di_constraint_state *state) {
+    di_constraint_leave(c, state);
     free(state->mask);
     *state = (di_constraint_state){0};
 }
 
 void di_constraint_next(di_constraints *c, const di_constraint_state *state, di_sample_item *item) {
+    if (!state->mask) return;
+    pthread_mutex_lock(&c->matching);
     if (state->phase == DI_PHASE_BOUND)
         item->mask = state->mask;
     else if (state->phase == DI_PHASE_FREE && state->args->trigger_required)
         item->mask = c->unended;
     else if (state->phase == DI_PHASE_FORCED && item->forced < 0)
         item->forced = state->args->trigger_token_ids[state->forced];
+    pthread_mutex_unlock(&c->matching);
 }
 
 static di_status walk(di_matcher *matcher, const di_constraint_state *state, di_grammar_state *at, di_error *error) {
@@ -304,7 +319,7 @@ static di_status forget(di_constraints *c, di_constraint *grammar, di_error *err
     return DI_OK;
 }
 
-void di_constraint_fill(di_constraints *c, di_constraint_state *state) {
+static void fill(di_constraints *c, di_constraint_state *state) {
     if (state->phase != DI_PHASE_BOUND) return;
     di_constraint *grammar = state->grammar;
     di_status status = di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
@@ -313,6 +328,13 @@ void di_constraint_fill(di_constraints *c, di_constraint_state *state) {
     if (status == DI_OK) return;
     state->failed = status;
     memset(state->mask, 0, di_vocabulary_words(c->vocabulary) * sizeof *state->mask);
+}
+
+void di_constraint_fill(di_constraints *c, di_constraint_state *state) {
+    if (!state->mask) return;
+    pthread_mutex_lock(&c->matching);
+    fill(c, state);
+    pthread_mutex_unlock(&c->matching);
 }
 
 /* The output ends with the trigger. */
@@ -340,8 +362,8 @@ static void bind(di_constraint_state *state, size_t count) {
     state->bound_from = count;
 }
 
-di_status di_constraint_commit(di_constraints *c, di_constraint_state *state, const int32_t *output, size_t count,
-                               di_error *error) {
+static di_status commit(di_constraints *c, di_constraint_state *state, const int32_t *output, size_t count,
+                        di_error *error) {
     const di_so_args *args = state->args;
     int32_t token = output[count - 1];
     di_status status = DI_OK;
@@ -366,6 +388,15 @@ di_status di_constraint_commit(di_constraints *c, di_constraint_state *state, co
     }
     state->output = output;
     state->count = count;
+    return status;
+}
+
+di_status di_constraint_commit(di_constraints *c, di_constraint_state *state, const int32_t *output, size_t count,
+                               di_error *error) {
+    if (!state->mask) return DI_OK;
+    pthread_mutex_lock(&c->matching);
+    di_status status = commit(c, state, output, count, error);
+    pthread_mutex_unlock(&c->matching);
     return status;
 }
 

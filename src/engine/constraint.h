@@ -2,8 +2,9 @@
  *
  * A grammar is compiled by the thread that submits the request, within the limits of --limit-grammar-*. Compiled
  * grammars are kept, the ones used last, and shared by all requests with the same source; each has one matcher, which
- * belongs to the engine thread. The mask of a row is computed while the forward pass of its step runs, and depends on
- * the source and the ids that the sample has produced, on nothing else.
+ * belongs to the engine thread and to the one that computes a step. The mask of a row is computed while the forward
+ * pass of its step runs (of a later row of drafts: between two choices), and depends on the source and the ids that the
+ * sample has produced, on nothing else.
  *
  * Phases of a sample:
  *   free     before trigger_token_ids: anything; nothing that ends the text if trigger_required
@@ -48,14 +49,14 @@ di_status di_constraint_open(di_constraints *constraints, const di_so_args *args
                              di_error *error);
 void di_constraint_release(di_constraints *constraints, di_constraint *grammar); /* any thread; NULL is allowed */
 
-/* ---- engine thread */
+/* ---- engine thread, and the compute thread for samples in its step */
 
 /* args outlives the state. A NULL grammar leaves it without a constraint. */
 di_status di_constraint_start(di_constraints *constraints, di_constraint *grammar, const di_so_args *args,
                               di_constraint_state *state, di_error *error);
 /* The sample goes on without a constraint; a step that runs may still read its mask. */
-void di_constraint_leave(di_constraint_state *state);
-void di_constraint_end(di_constraint_state *state); /* also resets it to {0} */
+void di_constraint_leave(di_constraints *constraints, di_constraint_state *state);
+void di_constraint_end(di_constraints *constraints, di_constraint_state *state); /* also resets it to {0} */
 
 /* Sets the mask or the forced id of the item for the next token. The mask is filled by di_constraint_fill. */
 void di_constraint_next(di_constraints *constraints, const di_constraint_state *state, di_sample_item *item);

@@ -12,6 +12,8 @@ void di_fill_progress(const di_request *request, di_event *event) {
     event->usage.prompt_tokens = request->prompt_count;
     event->usage.completion_tokens = request->completion_tokens;
     event->usage.cached_tokens = request->cached_tokens;
+    event->usage.draft_tokens = request->draft_tokens;
+    event->usage.accepted_draft_tokens = request->accepted_draft_tokens;
     int64_t admitted = request->admitted_ns ? request->admitted_ns : now;
     event->timings.queue_ms = di_ms(admitted - request->submitted_ns);
     if (request->admitted_ns)
@@ -66,10 +68,10 @@ void di_finish_sequence(di_engine *engine, di_request *request, di_sequence *seq
     di_event event = new_event(request, DI_EVENT_FINISH);
     event.sample = (int32_t)(sequence - request->sequences);
     event.position = request->prompt_count;
+    event.position += sequence->delivered; /* the sampler may have gone on behind a stop string */
     if (sequence->sampler) {
-        event.position += di_sampler_produced(sequence->sampler);
         event.has_logits_hash = request->sampling.logits_hash;
-        event.logits_hash = di_sampler_logits_hash(sequence->sampler);
+        event.logits_hash = sequence->delivered_hash;
     }
     event.finish_reason = reason;
     event.stop_token_id = stop_token_id;
@@ -112,14 +114,19 @@ static int32_t add_text(di_engine *engine, di_request *request, di_sequence *seq
     return match;
 }
 
-/* Text, stop conditions and events of one chosen token. */
-static void deliver_one(di_engine *engine, const di_batch *batch, di_sequence *sequence) {
+/* Text, stop conditions and events of a chosen token, number i of its step. False: the sample has ended. */
+static bool deliver_one(di_engine *engine, const di_batch *batch, di_sequence *sequence, uint32_t i) {
     di_request *request = sequence->request;
-    di_choice choice = sequence->choice;
+    const di_choice *choice = &sequence->choice;
+    bool last = i + 1 == choice->count;
+    int32_t token = sequence->ids[choice->position + i], stop_token = last ? choice->stop_token : -1, match = -1;
+    di_finish_reason reason = last ? choice->reason : DI_FINISH_NONE;
+    uint32_t item = choice->item + i;
     di_error error = {0};
-    int32_t match = -1;
     int64_t now = di_now_ns();
-    sequence->choice.waiting = false;
+    sequence->delivered++;
+    sequence->delivered_hash = batch->results[item].hash;
+    if (last) sequence->choice.waiting = false;
     request->completion_tokens++;
     di_count(&engine->metrics, DI_COUNT_OUTPUT_TOKENS, 1);
     if (!request->first_token_ns) {
@@ -131,37 +138,43 @@ static void deliver_one(di_engine *engine, const di_batch *batch, di_sequence *s
     sequence->last_token_ns = now;
 
     di_text_clear(&engine->text);
-    if (has_text(engine, choice.token, choice.stop_token))
-        match = add_text(engine, request, sequence, choice.token, &error);
+    if (has_text(engine, token, stop_token)) match = add_text(engine, request, sequence, token, &error);
     if (engine->text.failed) di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request's text");
 
     di_event event = new_event(request, DI_EVENT_TOKEN);
     event.sample = (int32_t)(sequence - request->sequences);
-    event.position = choice.position;
-    event.token_id = choice.token;
+    event.position = choice->position + i;
+    event.token_id = token;
     if (engine->text.length) {
         event.text = engine->text.data;
         event.text_length = engine->text.length;
     }
-    add_logprobs(engine, &event, batch, choice.item);
+    add_logprobs(engine, &event, batch, item);
     if (error.status == DI_OK && !di_events_push(&request->events, &event))
         di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request's events");
     if (error.status != DI_OK) {
         di_finish_request(engine, request, DI_FINISH_ERROR, &error);
-        return;
+        return false;
     }
+    if (match < 0 && reason == DI_FINISH_NONE) return true;
+    sequence->choice.waiting = false;
     if (match >= 0)
         di_finish_sequence(engine, request, sequence, DI_FINISH_STOP, -1, request->stops.strings[match]);
-    else if (choice.reason != DI_FINISH_NONE)
-        di_finish_sequence(engine, request, sequence, choice.reason, choice.stop_token, NULL);
+    else
+        di_finish_sequence(engine, request, sequence, reason, stop_token, NULL);
     if (!request->live) di_finish_request(engine, request, DI_FINISH_NONE, NULL);
+    return false;
 }
 
 void di_deliver(di_engine *engine) {
     /* While a step runs, the choices of the step before it are in the other batch. */
     const di_batch *batch = &engine->batches[engine->planned_count ? engine->batch ^ 1 : engine->batch];
-    for (uint32_t i = 0; i < engine->chosen_count; i++)
-        if (engine->chosen[i]) deliver_one(engine, batch, engine->chosen[i]); /* NULL: ended meanwhile */
+    for (uint32_t i = 0; i < engine->chosen_count; i++) {
+        di_sequence *sequence = engine->chosen[i];
+        uint32_t count = sequence ? sequence->choice.count : 0; /* NULL: ended meanwhile */
+        for (uint32_t j = 0; j < count && deliver_one(engine, batch, sequence, j); j++) {
+        }
+    }
     engine->chosen_count = 0;
 }
 

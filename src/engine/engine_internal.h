@@ -45,6 +45,7 @@
 #include "engine/events.h"
 #include "engine/metrics.h"
 #include "engine/schedule.h"
+#include "engine/speculate.h"
 #include "engine/stop.h"
 #include "model/model.h"
 #include "sampling/sampling.h"
@@ -83,13 +84,14 @@ typedef enum di_request_state {
     DI_REQUEST_FINISHED
 } di_request_state;
 
-/* A token that was chosen in the last step and is not delivered yet. */
+/* Tokens that were chosen in the last step and are not delivered yet. */
 typedef struct di_choice {
     bool waiting;
-    int32_t token, stop_token;
+    uint32_t count;          /* they stand at ids[position] and behind */
+    int32_t stop_token;      /* of the last one */
+    di_finish_reason reason; /* of the last one */
     int64_t position;
-    di_finish_reason reason;
-    uint32_t item; /* in the batch of that step */
+    uint32_t item; /* of the first one, in the batch of that step */
 } di_choice;
 
 /* One sample of a request: its state, its choice of tokens, its text. Engine. */
@@ -111,12 +113,15 @@ typedef struct di_sequence {
     di_detokenizer detokenizer;
     di_stop_matcher stop;
     di_constraint_state constraint;
+    di_drafts drafts;
     bool armed;         /* stop strings are matched */
     int32_t *ids;       /* [prompt_count + max_tokens]: prompt, then what was chosen */
     uint32_t ids_count; /* known ids */
     uint32_t goal;      /* rows to compute before the next choice; ids_count - 1 or the prompt */
     bool choose;        /* the row that reaches the goal gives a token (not when it was chosen before a preemption) */
     di_choice choice;
+    uint32_t delivered; /* tokens that the reader was told of */
+    uint64_t delivered_hash;
     int64_t last_token_ns;
 } di_sequence;
 
@@ -155,6 +160,7 @@ struct di_request {
     uint32_t live;
     bool prompt_done;
     _Atomic uint64_t completion_tokens;
+    uint64_t draft_tokens, accepted_draft_tokens;
     uint32_t reported; /* scored rows or prompt tokens that the reader has; what is computed again is not told again */
     _Atomic uint32_t cached_tokens;
     di_prefix_hit hit;
@@ -243,6 +249,7 @@ struct di_engine {
     di_sequence **chosen; /* [max_seqs] sequences with a choice to deliver */
     uint32_t chosen_count;
     di_constraints *constraints;
+    di_speculation *speculation;                /* NULL = off */
     di_constraint_counters constraint_counters; /* as the metrics know them */
     di_constraint_state **constrained;          /* [max_seqs] whose masks the step needs */
     uint32_t constrained_count;
@@ -326,6 +333,12 @@ bool di_reader_is_behind(const di_engine *engine, di_request *request);
 void di_order_all(di_engine *engine, di_request_list *list);
 
 /* ---- step.c: what a step holds, and what it made true. */
+di_batch *di_current_batch(di_engine *engine); /* that the step being planned or computed fills */
+bool di_may_run(const di_engine *engine, di_request *request);
+bool di_is_decoding(const di_sequence *sequence);
+/* Why a choice could not be made. */
+di_status di_fail_numeric(int64_t position, di_error *error);
+di_status di_fail_no_token(const di_sequence *sequence, di_error *error);
 /* Builds the next step. False when there is nothing to compute. */
 bool di_plan_step(di_engine *engine);
 void di_commit_step(di_engine *engine);
@@ -333,6 +346,8 @@ void di_commit_step(di_engine *engine);
 /* ---- watch.c */
 /* Makes the job of the planned step show its logits to whoever watches. */
 void di_prepare_watch(di_engine *engine);
+/* Compute thread: shows the row that gives the token at `position`, if anybody watches. */
+void di_watch_row(di_engine *engine, const di_sequence *sequence, uint32_t row, uint32_t position);
 
 /* ---- emit.c */
 void di_emit_prompt(di_request *request);

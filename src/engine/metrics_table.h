@@ -25,6 +25,8 @@ DI_COUNTER(DISK_EVICTED,       "deepinfer_disk_evicted_total",       "records re
 DI_COUNTER(PREEMPTIONS,        "deepinfer_preemptions_total",        "requests that gave up their state for another")
 DI_COUNTER(SWAPPED_BYTES,      "deepinfer_swapped_bytes_total",      "bytes of state objects swapped out")
 DI_COUNTER(RECOMPUTES,         "deepinfer_recomputes_total",         "preempted sequences computed again because the swap space was full")
+DI_COUNTER(DRAFTED,            "deepinfer_draft_tokens_total",       "drafts that went through the model")
+DI_COUNTER(ACCEPTED,           "deepinfer_accepted_draft_tokens_total", "drafts that were what the sampler chose")
 DI_COUNTER(GRAMMARS_COMPILED,  "deepinfer_grammars_compiled_total",  "grammars compiled for structured output")
 DI_COUNTER(GRAMMARS_REUSED,    "deepinfer_grammars_reused_total",    "structured requests that found their grammar compiled")
 DI_COUNTER(GRAMMARS_REFUSED,   "deepinfer_grammars_refused_total",   "grammars refused, for whatever reason")

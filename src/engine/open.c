@@ -48,10 +48,6 @@ di_status di_check_features(const di_config *config, di_error *error) {
     if (strcmp(accelerator, "cpu") != 0)
         return di_fail(error, DI_ERR_UNSUPPORTED, "accelerator",
                        "--accelerator %s: this version computes on the CPU only; use cpu", accelerator);
-    if (!di_config_is(config, DI_OPT_SPEC, "off"))
-        return di_fail(error, DI_ERR_UNSUPPORTED, "spec",
-                       "--spec %s: speculative decoding is not in this version; use off",
-                       di_config_text(config, DI_OPT_SPEC));
     return DI_OK;
 }
 
@@ -283,6 +279,12 @@ static di_status open_batches(di_engine *engine, di_error *error) {
     return complete ? DI_OK : di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a step");
 }
 
+/* A head that cannot be used here leaves prompt look-up. */
+static bool has_draft_head(const di_engine *engine, const di_config *config) {
+    uint32_t length;
+    return di_speculation_wanted(config, &length) != DI_SPEC_OFF && engine->config.draft_stages && !engine->compact;
+}
+
 static di_status open_model(di_engine *engine, const di_config *config, di_error *error) {
     engine->compact = di_config_is(config, DI_OPT_PREFILL, "compact");
     engine->keep = option(config, DI_OPT_PREFILL_KEEP);
@@ -292,6 +294,7 @@ static di_status open_model(di_engine *engine, const di_config *config, di_error
         .compact = engine->compact,
         .keep = engine->keep,
         .context = wanted ? wanted : engine->config.max_position_embeddings,
+        .draft = has_draft_head(engine, config),
         .dummy = is_dummy(config),
     };
     di_status status = di_model_open(engine->path, &engine->config, engine->checkpoint, engine->tokenizer,
@@ -309,7 +312,8 @@ static di_status open_model(di_engine *engine, const di_config *config, di_error
     if (status == DI_OK)
         status = di_constraints_new(config, engine->tokenizer, engine->config.vocab_size, engine->config.eos_token_ids,
                                     engine->config.eos_count, &engine->constraints, error);
-    return status == DI_OK ? open_batches(engine, error) : status;
+    if (status == DI_OK) status = open_batches(engine, error);
+    return status == DI_OK ? di_speculation_open(engine, config, error) : status;
 }
 
 static di_status describe(di_engine *engine, di_error *error) {
@@ -416,6 +420,7 @@ void di_close(di_engine *engine) {
     di_hub_release(engine->hub);
     di_compute_free(engine->compute);
     di_step_free(engine->step);
+    di_speculation_free(engine->speculation);
     di_prefix_cache_free(engine->cache);
     di_page_pool_free(engine->pages);
     di_model_close(engine->model);

@@ -29,7 +29,8 @@ void di_release_sequence(di_engine *engine, di_sequence *s) {
     di_state_free(s->state);
     di_sampler_free(s->sampler);
     di_stop_matcher_free(&s->stop);
-    di_constraint_end(&s->constraint);
+    di_constraint_end(engine->constraints, &s->constraint);
+    di_drafts_end(&s->drafts);
     s->state = NULL;
     s->sampler = NULL;
     free(s->ids);
@@ -69,7 +70,7 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
     for (int32_t i = 0; request->sequences && i < request->sampling.n; i++) {
         di_sequence *s = &request->sequences[i];
         s->choice.waiting = false;
-        di_constraint_leave(&s->constraint);
+        di_constraint_leave(engine->constraints, &s->constraint);
         if (s->live && !request->score)
             di_finish_sequence(engine, request, s, reason, -1, NULL);
         else

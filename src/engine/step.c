@@ -7,14 +7,16 @@
 
 /* ---------------------------------------------------------------- items to sample */
 
-static di_batch *batch_of(di_engine *engine) {
+di_batch *di_current_batch(di_engine *engine) {
     return &engine->batches[engine->batch];
 }
 
 /* Room for the lists of best ids; grows while requests with more of them come. */
-static bool widen_top(di_batch *batch, uint32_t top) {
+static bool widen_top(di_engine *engine, uint32_t top) {
+    di_batch *batch = di_current_batch(engine);
     if (top > batch->top_stride) batch->top_stride = top;
     uint64_t need = (uint64_t)batch->capacity * batch->top_stride;
+    if (!di_speculation_widen(engine->speculation, batch->top_stride)) return false;
     if (need <= batch->top_capacity) return true;
     di_sample_top *grown = realloc(batch->top, need * sizeof *grown);
     if (!grown) return false;
@@ -26,7 +28,7 @@ static bool widen_top(di_batch *batch, uint32_t top) {
 /* Items that report the log-probability of the prompt token after each of `count` rows from position `done` on. */
 static void add_prompt_items(di_engine *engine, di_sequence *s, uint32_t done, uint32_t count) {
     const di_request *request = s->request;
-    di_batch *batch = batch_of(engine);
+    di_batch *batch = di_current_batch(engine);
     for (uint32_t i = 0; i < count && done + i + 1 < request->prompt_count; i++) {
         batch->items[batch->count++] = (di_sample_item){
             .logits_row = s->logits_row + i,
@@ -41,13 +43,17 @@ static void add_prompt_items(di_engine *engine, di_sequence *s, uint32_t done, u
     }
 }
 
+static void need_mask(di_engine *engine, di_sequence *s) {
+    if (s->constraint.phase == DI_PHASE_BOUND) engine->constrained[engine->constrained_count++] = &s->constraint;
+}
+
 static void add_choice(di_engine *engine, di_sequence *s, uint32_t logits_row) {
-    di_batch *batch = batch_of(engine);
+    di_batch *batch = di_current_batch(engine);
     s->choice_item = batch->count;
     di_sample_item *item = &batch->items[batch->count++];
     di_sampler_next(s->sampler, logits_row, s->ids_count, item);
     di_constraint_next(engine->constraints, &s->constraint, item);
-    if (s->constraint.phase == DI_PHASE_BOUND) engine->constrained[engine->constrained_count++] = &s->constraint;
+    need_mask(engine, s);
 }
 
 /* ---------------------------------------------------------------- rows */
@@ -81,7 +87,8 @@ static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t
         .count = count,
         .logits_from = logits_from,
         .replay_from = -1,
-        .sure = s->request->prompt_done, /* prompts are committed in stages */
+        .taps = engine->speculation && done + count + engine->config.sliding_window > prompt,
+        .sure = s->request->prompt_done && !s->drafts.length, /* prompts are committed in stages */
     };
     if (engine->compact && !s->request->score && done < prompt) {
         /* The decoder half sees the last `keep` positions of the prompt only, all of them in its last chunk. */
@@ -100,7 +107,7 @@ static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t
     s->sure = entry.sure;
     s->in_step = true;
     s->prompt_items = 0;
-    s->first_item = batch_of(engine)->count;
+    s->first_item = di_current_batch(engine)->count;
     engine->planned[engine->planned_count++] = s;
     return true;
 }
@@ -114,7 +121,7 @@ bool di_reader_is_behind(const di_engine *engine, di_request *request) {
     return di_events_waiting(&request->events) >= limit;
 }
 
-static bool may_run(const di_engine *engine, di_request *request) {
+bool di_may_run(const di_engine *engine, di_request *request) {
     if (request->state != DI_REQUEST_PREFILL && request->state != DI_REQUEST_DECODE) return false;
     if (request->score) return atomic_load_explicit(&request->window_free, memory_order_acquire);
     return !di_reader_is_behind(engine, request);
@@ -126,9 +133,25 @@ static uint32_t top_wanted(const di_request *request) {
     return top > 0 ? (uint32_t)top : 0;
 }
 
-static bool is_decoding(const di_sequence *s) {
+bool di_is_decoding(const di_sequence *s) {
     return s->state && !s->done && s->choose && (uint32_t)di_state_length(s->state) + 1 == s->goal &&
            s->goal > s->request->prompt_count;
+}
+
+/* Its next row, and the drafts behind it as far as there is room. */
+static void add_decode(di_engine *engine, di_sequence *s, uint32_t most) {
+    uint32_t rows = most - di_step_rows(engine->step);
+    uint32_t logits = engine->max_logits - di_step_logits_count(engine->step);
+    if (rows > logits) rows = logits;
+    if (s->drafts.length >= rows) s->drafts.length = rows ? rows - 1 : 0;
+    if (!add_rows(engine, s, 1 + s->drafts.length, 0)) return;
+    engine->load.decode_rows += 1 + s->drafts.length;
+    if (!s->drafts.length) {
+        add_choice(engine, s, s->logits_row);
+        return;
+    }
+    di_speculation_add(engine, s);
+    need_mask(engine, s);
 }
 
 /* The next row of every sequence that decodes, up to `most` rows in the step. */
@@ -137,14 +160,11 @@ static void plan_decode(di_engine *engine, uint32_t most) {
     for (uint32_t j = 0; j < count && engine->running.count; j++) {
         di_request *request = engine->running.items[(engine->turn + j) % engine->running.count];
         if (di_step_rows(engine->step) >= most) return;
-        if (!may_run(engine, request) || !request->prompt_done || !widen_top(batch_of(engine), top_wanted(request)))
-            continue;
+        if (!di_may_run(engine, request) || !request->prompt_done || !widen_top(engine, top_wanted(request))) continue;
         for (int32_t i = 0; i < request->sampling.n; i++) {
             di_sequence *s = &request->sequences[i];
-            if (!is_decoding(s) || s->in_step || di_step_rows(engine->step) >= most) continue;
-            if (!add_rows(engine, s, 1, 0)) continue;
-            add_choice(engine, s, s->logits_row);
-            engine->load.decode_rows++;
+            if (!di_is_decoding(s) || s->in_step || di_step_rows(engine->step) >= most) continue;
+            add_decode(engine, s, most);
         }
     }
 }
@@ -180,7 +200,7 @@ static void plan_chunk(di_engine *engine, di_sequence *s, double *share) {
     uint32_t done = (uint32_t)di_state_length(s->state);
     bool chooses = s->choose && done + count == s->goal;
     if (chooses && !all_logits && di_step_logits_count(engine->step) == engine->max_logits) return;
-    if (!widen_top(batch_of(engine), top_wanted(request))) return;
+    if (!widen_top(engine, top_wanted(request))) return;
     if (!add_rows(engine, s, count, all_logits ? 0 : chooses ? count - 1 : count)) return;
     if (all_logits && !request->score) add_prompt_items(engine, s, done, count);
     if (chooses) {
@@ -227,12 +247,12 @@ static void plan_prompts(di_engine *engine, uint32_t prompts) {
     /* Preempting for pages changes the list: look at each place again until the time is used. */
     for (uint32_t i = 0; i < engine->running.count && share > 0; i++) {
         di_request *request = engine->running.items[i];
-        if (request->state != DI_REQUEST_PREFILL || !may_run(engine, request)) continue;
+        if (request->state != DI_REQUEST_PREFILL || !di_may_run(engine, request)) continue;
         for (int32_t j = 0; j < request->sampling.n && share > 0; j++) {
             di_sequence *s = &request->sequences[j];
             if (s->done || s->in_step || !ensure_state(engine, s)) continue;
             if ((uint32_t)di_state_length(s->state) >= s->goal) continue;
-            if (is_decoding(s) && request->prompt_done) continue;
+            if (di_is_decoding(s) && request->prompt_done) continue;
             plan_chunk(engine, s, &share);
         }
     }
@@ -240,7 +260,7 @@ static void plan_prompts(di_engine *engine, uint32_t prompts) {
 
 bool di_plan_step(di_engine *engine) {
     engine->batch ^= 1;
-    di_batch *batch = batch_of(engine);
+    di_batch *batch = di_current_batch(engine);
     batch->count = 0;
     engine->planned_count = 0;
     engine->constrained_count = 0;
@@ -250,6 +270,7 @@ bool di_plan_step(di_engine *engine) {
     /* However many sequences decode, prompts get a row; with steps of one row, every other step. */
     uint32_t prompts = count_prompts(engine);
     uint32_t kept = !prompts ? 0 : engine->max_rows > 1 ? 1 : engine->turn & 1;
+    if (engine->speculation) di_speculate(engine, engine->max_rows - kept);
     plan_decode(engine, engine->max_rows - kept);
     if (prompts) plan_prompts(engine, prompts);
     if (kept) plan_decode(engine, engine->max_rows);
@@ -271,6 +292,7 @@ bool di_plan_step(di_engine *engine) {
                                               .results = batch->results,
                                               .top = batch->top,
                                               .top_stride = batch->top_stride}};
+    di_speculation_prepare(engine);
     di_prepare_watch(engine);
     return true;
 }
@@ -304,13 +326,24 @@ static void commit_prompt(di_engine *engine, di_sequence *s) {
     commit_rows(engine, s, s->rows);
 }
 
+di_status di_fail_numeric(int64_t position, di_error *error) {
+    return di_fail(error, DI_ERR_NUMERIC, "logits",
+                   "the logits for position %lld hold NaN or infinity; the weights or the input are damaged",
+                   (long long)position);
+}
+
+di_status di_fail_no_token(const di_sequence *s, di_error *error) {
+    if (di_constraint_explain(&s->constraint, error)) return error->status;
+    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "sampling_params",
+                   "no token may be chosen at output %llu: min_tokens, first_n_token_no_eos and logit_bias exclude all",
+                   (unsigned long long)di_sampler_produced(s->sampler));
+}
+
 static bool results_ok(di_engine *engine, const di_sequence *s, uint32_t items, di_error *error) {
-    const di_batch *batch = batch_of(engine);
+    const di_batch *batch = di_current_batch(engine);
     for (uint32_t i = s->first_item; i < s->first_item + items; i++)
         if (batch->results[i].numeric_fault) {
-            di_fail(error, DI_ERR_NUMERIC, "logits",
-                    "the logits for position %lld hold NaN or infinity; the weights or the input are damaged",
-                    (long long)batch->items[i].position);
+            di_fail_numeric(batch->items[i].position, error);
             return false;
         }
     return true;
@@ -318,17 +351,14 @@ static bool results_ok(di_engine *engine, const di_sequence *s, uint32_t items, 
 
 /* Takes the id that was chosen for a sequence; its text is delivered later. */
 static bool take_choice(di_engine *engine, di_sequence *s, di_error *error) {
-    const di_sample_result *result = &batch_of(engine)->results[s->choice_item];
+    const di_sample_result *result = &di_current_batch(engine)->results[s->choice_item];
     if (result->token_id < 0) {
-        if (di_constraint_explain(&s->constraint, error)) return false;
-        di_fail(error, DI_ERR_INVALID_ARGUMENT, "sampling_params",
-                "no token may be chosen at output %llu: min_tokens, first_n_token_no_eos and logit_bias exclude all",
-                (unsigned long long)di_sampler_produced(s->sampler));
+        di_fail_no_token(s, error);
         return false;
     }
     s->choice.waiting = true;
     s->choice.item = s->choice_item;
-    s->choice.token = result->token_id;
+    s->choice.count = 1;
     s->choice.position = s->ids_count;
     s->choice.reason = di_sampler_commit(s->sampler, result, &s->choice.stop_token);
     s->done = s->choice.reason != DI_FINISH_NONE;
@@ -375,7 +405,7 @@ static di_status end_of_prompt(di_engine *engine, di_request *request, di_error 
 
 static di_status emit_prompt_rows(di_engine *engine, di_sequence *s, uint32_t done, di_error *error) {
     di_request *request = s->request;
-    const di_batch *batch = batch_of(engine);
+    const di_batch *batch = di_current_batch(engine);
     bool ok = true;
     if (!request->reported) {
         ok = di_emit_prompt_token(engine, request, batch, 0, UINT32_MAX);
@@ -391,6 +421,10 @@ static di_status emit_prompt_rows(di_engine *engine, di_sequence *s, uint32_t do
 
 static di_status commit_sequence(di_engine *engine, di_sequence *s, di_error *error) {
     di_request *request = s->request;
+    if (s->drafts.length) {
+        engine->tenants[request->tenant_place].served += s->rows;
+        return di_speculation_commit(engine, s, error);
+    }
     uint32_t done = (uint32_t)di_state_length(s->state) - (s->sure ? s->rows : 0);
     bool reaches = done + s->rows == s->goal, prompt_end = reaches && !request->prompt_done;
     uint32_t choices = !reaches || !s->choose ? 0 : prompt_end ? (uint32_t)request->sampling.n : 1;
@@ -425,7 +459,7 @@ static void update_state(di_engine *engine, di_request *request) {
     bool behind = !request->prompt_done;
     for (int32_t i = 0; i < request->sampling.n; i++) {
         const di_sequence *s = &request->sequences[i];
-        behind |= request->prompt_done && !s->done && !is_decoding(s);
+        behind |= request->prompt_done && !s->done && !di_is_decoding(s);
     }
     request->state = behind ? DI_REQUEST_PREFILL : DI_REQUEST_DECODE;
 }
@@ -453,6 +487,7 @@ void di_commit_step(di_engine *engine) {
         else
             update_state(engine, request);
     }
+    di_speculation_learn(engine);
     di_step_model_observe(&engine->step_model, &engine->load, (double)engine->job.compute_ns / 1e9);
     di_count(&engine->metrics, DI_COUNT_STEPS, 1);
     di_observe(&engine->metrics, DI_HISTOGRAM_STEP_COMPUTE, (double)engine->job.compute_ns / 1e9);

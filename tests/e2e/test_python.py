@@ -603,7 +603,7 @@ class Faults(Engines):
             (TypeError, None, "chunk", {"chunk": [1]}),
             (ValueError, "model", "No such file", {"model": "/nowhere"}),
             (TypeError, None, "model", {"model": 5}),
-            (ValueError, "spec", "off", {"spec": "3"}),
+            (ValueError, "spec", "off", {"spec": "9"}),
             (ValueError, "seed", "seed", {"seed": -1}),
         ]:
             with self.subTest(named=named):

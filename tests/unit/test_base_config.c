@@ -265,6 +265,25 @@ static void test_environment(void **state) {
     di_config_free(config);
     static const struct {
         const char *pairs[2][2];
+        const char *spec;
+    } drafts[] = {
+        {{{"DEEPINFER_ENABLE_MTP_VARLEN", "1"}}, "auto"},
+        {{{"DEEPINFER_ENABLE_MTP_VARLEN", "0"}}, "5"},
+        {{{"DEEPINFER_USE_NEXTN_DECODE", "3"}}, "3"},
+        {{{"DEEPINFER_USE_NEXTN_DECODE", "12"}}, "8"},
+        {{{"DEEPINFER_USE_NEXTN_DECODE", "0"}, {"DEEPINFER_ENABLE_MTP_VARLEN", "1"}}, "off"},
+        {{{"DEEPINFER_USE_NEXTN_DECODE", "3"}, {"DEEPINFER_ENABLE_MTP_VARLEN", "1"}}, "auto"},
+        {{{"DEEPINFER_USE_NEXTN_DECODE", "3"}, {"DEEPINFER_SPEC", "3"}}, "3"},
+    };
+    for (size_t i = 0; i < sizeof drafts / sizeof drafts[0]; i++) {
+        config = fresh();
+        status = load_environment(config, drafts[i].pairs, drafts[i].pairs[1][0] ? 2 : 1, NULL, &error);
+        if (status != DI_OK) fail_msg("%s", error.message);
+        if (!di_config_is(config, DI_OPT_SPEC, drafts[i].spec)) fail_msg("case %zu", i);
+        di_config_free(config);
+    }
+    static const struct {
+        const char *pairs[2][2];
         di_status status;
         const char *message;
     } cases[] = {
@@ -276,9 +295,10 @@ static void test_environment(void **state) {
         {{{"DEEPINFER_THREADS", "many"}}, DI_ERR_CONFIG, "DEEPINFER_THREADS: option threads is \"many\""},
         {{{"DEEPINFER_ACCELERATOR", "ascend"}}, DI_ERR_UNSUPPORTED, "no backend for Ascend"},
         {{{"DEEPINFER_BATCH_INVARIANT", "2"}}, DI_ERR_CONFIG, "it must be 0 or 1"},
-        {{{"DEEPINFER_ENABLE_MTP_VARLEN", "1"}}, DI_ERR_UNSUPPORTED, "DEEPINFER_ENABLE_MTP_VARLEN is 1"},
-        {{{"DEEPINFER_USE_NEXTN_DECODE", "5"}}, DI_ERR_UNSUPPORTED, "no speculative decoding"},
+        {{{"DEEPINFER_ENABLE_MTP_VARLEN", "2"}}, DI_ERR_CONFIG, "it must be 0 or 1"},
+        {{{"DEEPINFER_USE_NEXTN_DECODE", "65"}}, DI_ERR_CONFIG, "up to 64"},
         {{{"DEEPINFER_USE_NEXTN_DECODE", "x"}}, DI_ERR_CONFIG, "it must be 0"},
+        {{{"DEEPINFER_USE_NEXTN_DECODE", "3"}, {"DEEPINFER_SPEC", "4"}}, DI_ERR_CONFIG, "stand for --spec 3"},
         {{{"DEEPINFER_PREFILL", "off"}, {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "compact"}},
          DI_ERR_CONFIG,
          "set option prefill to different values"},

@@ -527,8 +527,8 @@ static void bad_requests_are_refused_by_name(void **state) {
     assert_int_equal(try_submit(engine, &params, &error), DI_ERR_LIMIT);
     assert_string_equal(error.param, "n");
     params = good;
-    params.sampling.so_args.schema_type = "json";
-    assert_int_equal(try_submit(engine, &params, &error), DI_ERR_UNSUPPORTED);
+    params.sampling.so_args.schema_type = "xml";
+    assert_int_equal(try_submit(engine, &params, &error), DI_ERR_INVALID_ARGUMENT);
     params = good;
     params.deadline_ms = -5;
     assert_int_equal(try_submit(engine, &params, &error), DI_ERR_INVALID_ARGUMENT);
@@ -552,7 +552,7 @@ static void bad_options_are_refused_by_name(void **state) {
         di_status status;
     } bad[] = {
         {{"thread", "2"}, DI_ERR_CONFIG},         {{"threads", "-1"}, DI_ERR_CONFIG},
-        {{"context", "1048577"}, DI_ERR_CONFIG},  {{"spec", "auto"}, DI_ERR_UNSUPPORTED},
+        {{"context", "1048577"}, DI_ERR_CONFIG},  {{"spec", "many"}, DI_ERR_CONFIG},
         {{"cache-ram", "-1"}, DI_ERR_CONFIG},     {{"accelerator", "nvidia"}, DI_ERR_UNSUPPORTED},
         {{"load-format", "gguf"}, DI_ERR_CONFIG}, {{"kv-ram", "1"}, DI_ERR_CONFIG},
     };

@@ -1,0 +1,362 @@
+/* speculate.c - see speculate.h. */
+#include "engine/speculate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+#include "spec/schedule.h"
+#include "spec/verify.h"
+
+/* A schedule that says no is asked again after so many steps, and tried once. */
+enum { RETRY_STEPS = 64 };
+
+struct di_speculation {
+    di_speculation_mode mode;
+    uint32_t length; /* drafts of a block */
+    uint32_t max_seqs;
+    di_draft *head; /* NULL: prompt look-up */
+    di_costs step_costs, draft_costs;
+    uint32_t declined; /* steps since the schedule last said yes */
+
+    /* the step being planned: sequences that decode */
+    di_sequence **sequences; /* [max_seqs] */
+    uint32_t count;
+    di_draft_entry *entries; /* [max_seqs] */
+    int32_t *tokens;         /* [max_seqs][length] */
+    float *confidences;      /* [max_seqs][length] */
+    float *survivals;        /* [max_seqs][length] */
+    di_offer *offers;        /* [max_seqs] */
+    uint32_t *heap;          /* [max_seqs] */
+    double draft_seconds;    /* of the step */
+    uint32_t base_rows;      /* it would have without drafts */
+
+    /* the step that runs */
+    di_verify_sequence *verify; /* [max_seqs] */
+    uint32_t verify_count, slots;
+    di_verify_run run;
+    uint64_t top_capacity;
+    di_error *errors; /* [max_seqs] of a constraint */
+};
+
+/* ---------------------------------------------------------------- opening */
+
+di_speculation_mode di_speculation_wanted(const di_config *config, uint32_t *length) {
+    const char *text = di_config_text(config, DI_OPT_SPEC);
+    *length = 0;
+    if (strcmp(text, "off") == 0) return DI_SPEC_OFF;
+    if (strcmp(text, "auto") == 0) return DI_SPEC_AUTO;
+    *length = (uint32_t)strtoul(text, NULL, 10);
+    return DI_SPEC_FIXED;
+}
+
+static bool allocate(di_speculation *p, uint32_t max_seqs) {
+    size_t block = (size_t)max_seqs * p->length;
+    p->sequences = calloc(max_seqs, sizeof(di_sequence *));
+    p->entries = calloc(max_seqs, sizeof *p->entries);
+    p->tokens = calloc(block, sizeof *p->tokens);
+    p->confidences = calloc(block, sizeof *p->confidences);
+    p->survivals = calloc(block, sizeof *p->survivals);
+    p->offers = calloc(max_seqs, sizeof *p->offers);
+    p->heap = calloc(max_seqs, sizeof *p->heap);
+    p->verify = calloc(max_seqs, sizeof *p->verify);
+    p->errors = calloc(max_seqs, sizeof *p->errors);
+    p->run.items = calloc(max_seqs, sizeof *p->run.items);
+    p->run.results = calloc(max_seqs, sizeof *p->run.results);
+    p->run.open = calloc(max_seqs, sizeof *p->run.open);
+    return p->sequences && p->entries && p->tokens && p->confidences && p->survivals && p->offers && p->heap &&
+           p->verify && p->errors && p->run.items && p->run.results && p->run.open;
+}
+
+di_status di_speculation_open(di_engine *engine, const di_config *config, di_error *error) {
+    uint32_t wanted, block = di_draft_length(engine->model);
+    di_speculation_mode mode = di_speculation_wanted(config, &wanted);
+    if (mode == DI_SPEC_OFF) return DI_OK;
+    di_speculation *p = calloc(1, sizeof *p);
+    if (!p) return di_fail(error, DI_ERR_MEMORY, "spec", "out of memory for drafts");
+    engine->speculation = p;
+    p->mode = mode;
+    p->max_seqs = engine->max_seqs;
+    p->length = block ? block : 8;
+    if (wanted && wanted < p->length) p->length = wanted;
+    if (wanted > p->length)
+        di_log_write(engine->log, DI_LOG_WARN, "spec", "--spec %u is cut to the %u drafts of the model's block", wanted,
+                     p->length);
+    if (p->length > DI_SPEC_MOST) p->length = DI_SPEC_MOST;
+    if (!allocate(p, engine->max_seqs)) return di_fail(error, DI_ERR_MEMORY, "spec", "out of memory for drafts");
+    return block ? di_draft_new(engine->model, engine->max_seqs, &p->head, error) : DI_OK;
+}
+
+void di_speculation_free(di_speculation *p) {
+    if (!p) return;
+    di_draft_free(p->head);
+    free((void *)p->sequences);
+    free(p->entries);
+    free(p->tokens);
+    free(p->confidences);
+    free(p->survivals);
+    free(p->offers);
+    free(p->heap);
+    free(p->verify);
+    free(p->errors);
+    free(p->run.items);
+    free(p->run.results);
+    free(p->run.open);
+    free(p->run.top);
+    free(p);
+}
+
+di_status di_drafts_start(const di_engine *engine, di_sequence *s, di_error *error) {
+    const di_speculation *p = engine->speculation;
+    if (!p || p->head) return DI_OK;
+    return di_lookup_new(s->request->prompt_count + (uint32_t)s->request->max_tokens, &s->drafts.lookup, error);
+}
+
+void di_drafts_end(di_drafts *drafts) {
+    di_lookup_free(drafts->lookup);
+    *drafts = (di_drafts){0};
+}
+
+bool di_speculation_widen(di_speculation *p, uint32_t top_stride) {
+    if (!p || top_stride <= p->run.top_stride) return true;
+    di_sample_top *grown = realloc(p->run.top, (size_t)p->max_seqs * top_stride * sizeof *grown);
+    if (!grown) return false;
+    p->run.top = grown;
+    p->run.top_stride = top_stride;
+    return true;
+}
+
+/* ---------------------------------------------------------------- drafting */
+
+/* Tokens that may follow the next one: a draft beyond them could never be committed. */
+static uint32_t tokens_left(const di_sequence *s) {
+    uint64_t end = s->request->prompt_count + s->request->max_tokens;
+    return end > s->ids_count ? (uint32_t)(end - s->ids_count) : 0;
+}
+
+/* The sequences that decode in this step, and how many of them want drafts; those come first. */
+static uint32_t gather(di_engine *engine) {
+    di_speculation *p = engine->speculation;
+    uint32_t wanting = 0;
+    p->count = 0;
+    for (uint32_t i = 0; i < engine->running.count; i++) {
+        di_request *request = engine->running.items[i];
+        if (!di_may_run(engine, request) || !request->prompt_done) continue;
+        for (int32_t j = 0; j < request->sampling.n; j++) {
+            di_sequence *s = &request->sequences[j];
+            s->drafts.length = 0;
+            if (!di_is_decoding(s)) continue;
+            bool wants = tokens_left(s) > 1 && (p->mode == DI_SPEC_FIXED || di_history_wants(&s->drafts.history));
+            if (p->mode == DI_SPEC_AUTO && !wants) di_history_plain(&s->drafts.history);
+            p->sequences[p->count++] = s;
+            if (!wants) continue;
+            di_sequence *first = p->sequences[wanting];
+            p->sequences[wanting++] = s;
+            p->sequences[p->count - 1] = first;
+        }
+    }
+    return wanting;
+}
+
+static void draft_by_head(di_engine *engine, uint32_t wanting) {
+    di_speculation *p = engine->speculation;
+    for (uint32_t i = 0; i < wanting; i++) {
+        const di_sequence *s = p->sequences[i];
+        di_sample_item item;
+        di_sampler_next(s->sampler, 0, s->ids_count, &item);
+        p->entries[i] = (di_draft_entry){.state = di_state_get_view(s->state),
+                                         .anchor = s->ids[s->ids_count - 1],
+                                         .temperature = item.temperature,
+                                         .key = item.key};
+    }
+    di_error error = {0};
+    if (di_model_draft(engine->model, p->head, p->entries, wanting, p->length, p->tokens, p->confidences, &error) !=
+        DI_OK) {
+        di_log_write(engine->log, DI_LOG_WARN, "spec", "a draft failed: %s", error.message);
+        for (size_t i = 0; i < (size_t)wanting * p->length; i++) p->tokens[i] = -1;
+    }
+    for (uint32_t i = 0; i < wanting; i++) {
+        di_drafts *drafts = &p->sequences[i]->drafts;
+        drafts->judged = true;
+        memcpy(drafts->confidences, p->confidences + (size_t)i * p->length, p->length * sizeof *drafts->confidences);
+        di_survivals(drafts->confidences, NULL, p->length, p->survivals + (size_t)i * p->length);
+    }
+}
+
+static void draft_by_lookup(di_speculation *p, uint32_t wanting) {
+    for (uint32_t i = 0; i < wanting; i++) {
+        di_sequence *s = p->sequences[i];
+        int32_t *tokens = p->tokens + (size_t)i * p->length;
+        di_lookup_add(s->drafts.lookup, s->ids, s->ids_count);
+        uint32_t found = di_lookup_draft(s->drafts.lookup, s->ids, s->ids_count, p->length, tokens, NULL);
+        for (uint32_t j = found; j < p->length; j++) tokens[j] = -1;
+        s->drafts.judged = false;
+        di_history_survivals(&s->drafts.history, p->length, p->survivals + (size_t)i * p->length);
+    }
+}
+
+/* Drafts of sequence i that could be committed. */
+static uint32_t usable(const di_speculation *p, uint32_t i) {
+    uint32_t most = tokens_left(p->sequences[i]) - 1, count = 0;
+    if (most > p->length) most = p->length;
+    while (count < most && p->tokens[(size_t)i * p->length + count] >= 0) count++;
+    return count;
+}
+
+/* Whether drafts promise more than they cost, by how they fared and what steps took. */
+static bool promising(di_speculation *p, uint32_t wanting, uint32_t most_rows) {
+    if (p->mode == DI_SPEC_FIXED) return true;
+    if (!di_costs_known(&p->step_costs, p->count)) return false; /* a plain step first, to compare with */
+    double draft = di_costs_get(&p->draft_costs, wanting), plain = di_costs_get(&p->step_costs, p->count), rate = 0;
+    if (!di_costs_known(&p->draft_costs, wanting)) return true;
+    for (uint32_t i = 0; i < wanting; i++) {
+        float *survivals = p->survivals + (size_t)i * p->length;
+        di_history_survivals(&p->sequences[i]->drafts.history, p->length, survivals);
+        uint32_t most = tokens_left(p->sequences[i]) - 1;
+        p->offers[i] = (di_offer){.survivals = survivals, .count = most < p->length ? most : p->length};
+    }
+    di_step_shape shape = {.emitting = p->count, .base_rows = p->count, .most_rows = most_rows, .draft_seconds = draft};
+    uint32_t rows = di_schedule(p->offers, wanting, &shape, &p->step_costs, &rate, p->heap);
+    if (rows && rate > p->count / plain) return true;
+    return ++p->declined % RETRY_STEPS == 0;
+}
+
+void di_speculate(di_engine *engine, uint32_t most_rows) {
+    di_speculation *p = engine->speculation;
+    p->verify_count = p->slots = 0;
+    p->draft_seconds = 0;
+    uint32_t wanting = gather(engine);
+    p->base_rows = p->count;
+    uint32_t logits = engine->max_logits;
+    if (most_rows > logits) most_rows = logits;
+    if (!wanting || p->count >= most_rows || !promising(p, wanting, most_rows)) return;
+    int64_t start = di_now_ns();
+    if (p->head)
+        draft_by_head(engine, wanting);
+    else
+        draft_by_lookup(p, wanting);
+    p->draft_seconds = (double)(di_now_ns() - start) / 1e9;
+    di_costs_add(&p->draft_costs, wanting, p->draft_seconds);
+    uint32_t room = most_rows - p->count;
+    for (uint32_t i = 0; i < wanting; i++)
+        p->offers[i] = (di_offer){.survivals = p->survivals + (size_t)i * p->length, .count = usable(p, i)};
+    if (p->mode == DI_SPEC_AUTO) {
+        di_step_shape shape = {
+            .emitting = p->count, .base_rows = p->count, .most_rows = most_rows, .draft_seconds = p->draft_seconds};
+        di_schedule(p->offers, wanting, &shape, &p->step_costs, NULL, p->heap);
+    } else {
+        for (uint32_t i = 0; i < wanting; i++) {
+            p->offers[i].length = p->offers[i].count < room ? p->offers[i].count : room;
+            room -= p->offers[i].length;
+        }
+    }
+    for (uint32_t i = 0; i < wanting; i++) {
+        di_sequence *s = p->sequences[i];
+        s->drafts.length = p->offers[i].length;
+        memcpy(s->ids + s->ids_count, p->tokens + (size_t)i * p->length, s->drafts.length * sizeof *s->ids);
+    }
+}
+
+/* ---------------------------------------------------------------- verification */
+
+void di_speculation_add(di_engine *engine, di_sequence *s) {
+    di_speculation *p = engine->speculation;
+    di_batch *batch = di_current_batch(engine);
+    s->drafts.verify = p->verify_count;
+    p->slots += s->drafts.length + 1;
+    s->drafts.slot = batch->capacity - p->slots;
+    p->errors[p->verify_count] = (di_error){0};
+    p->verify[p->verify_count++] = (di_verify_sequence){.sampler = s->sampler,
+                                                        .logits_row = s->logits_row,
+                                                        .position = s->ids_count,
+                                                        .drafts = s->ids + s->ids_count,
+                                                        .length = s->drafts.length,
+                                                        .owner = s};
+}
+
+/* Compute thread. The first mask was made while the rows were computed. */
+static void before_choice(void *arg, const di_verify_sequence *v, uint32_t j, di_sample_item *item) {
+    di_engine *engine = arg;
+    di_sequence *s = v->owner;
+    if (j) di_constraint_fill(engine->constraints, &s->constraint);
+    di_constraint_next(engine->constraints, &s->constraint, item);
+    di_watch_row(engine, s, v->logits_row + j, (uint32_t)v->position + j);
+}
+
+/* Compute thread: keeps what the delivery needs. The draft in this place was right or nothing follows it. */
+static bool after_choice(void *arg, const di_verify_sequence *v, uint32_t j, const di_sample_result *result,
+                         const di_sample_top *top) {
+    di_engine *engine = arg;
+    di_sequence *s = v->owner;
+    di_batch *batch = di_current_batch(engine);
+    uint32_t slot = s->drafts.slot + j, prompt = s->request->prompt_count;
+    batch->results[slot] = *result;
+    batch->items[slot] = (di_sample_item){.logprobs = s->request->sampling.logprobs};
+    if (top && batch->items[slot].logprobs > 0)
+        memcpy(batch->top + (size_t)slot * batch->top_stride, top, (size_t)batch->items[slot].logprobs * sizeof *top);
+    s->ids[s->ids_count + j] = result->token_id;
+    return di_constraint_commit(engine->constraints, &s->constraint, s->ids + prompt, s->ids_count + j + 1 - prompt,
+                                &engine->speculation->errors[s->drafts.verify]) == DI_OK;
+}
+
+static void run_verification(void *arg) {
+    di_engine *engine = arg;
+    di_speculation *p = engine->speculation;
+    di_verify(&p->run, p->verify, p->verify_count);
+}
+
+void di_speculation_prepare(di_engine *engine) {
+    di_speculation *p = engine->speculation;
+    if (!p || !p->verify_count) return;
+    p->run.backend = engine->backend;
+    p->run.logits = di_step_logits(engine->step);
+    p->run.vocabulary = engine->info.vocabulary;
+    p->run.arg = engine;
+    p->run.before = before_choice;
+    p->run.after = after_choice;
+    engine->job.verify = run_verification;
+    engine->job.verify_arg = engine;
+}
+
+static di_status fault_of(const di_engine *engine, const di_sequence *s, const di_verify_sequence *v, di_error *error) {
+    if (v->fault == DI_VERIFY_NUMERIC) return di_fail_numeric(v->position + v->chosen, error);
+    if (v->fault == DI_VERIFY_NO_TOKEN) return di_fail_no_token(s, error);
+    *error = engine->speculation->errors[s->drafts.verify];
+    return error->status;
+}
+
+di_status di_speculation_commit(di_engine *engine, di_sequence *s, di_error *error) {
+    di_speculation *p = engine->speculation;
+    const di_verify_sequence *v = &p->verify[s->drafts.verify];
+    di_request *request = s->request;
+    di_model_commit(engine->model, engine->step, s->step_index, v->chosen, di_state_get_view(s->state));
+    di_count(&engine->metrics, DI_COUNT_COMPUTED_ROWS, v->chosen);
+    di_count(&engine->metrics, DI_COUNT_DRAFTED, v->length);
+    di_count(&engine->metrics, DI_COUNT_ACCEPTED, v->accepted);
+    request->draft_tokens += v->length;
+    request->accepted_draft_tokens += v->accepted;
+    double plain = di_costs_get(&p->step_costs, p->base_rows);
+    double taken = p->draft_seconds + (double)engine->job.compute_ns / 1e9;
+    bool comparable = plain > 0 && !engine->load.prompt_rows;
+    di_history_add(&s->drafts.history, v->length, v->accepted, comparable ? taken / plain : 0);
+    if (v->chosen) {
+        s->choice = (di_choice){.waiting = true,
+                                .item = s->drafts.slot,
+                                .count = v->chosen,
+                                .position = s->ids_count,
+                                .reason = v->reason,
+                                .stop_token = v->stop_token};
+        s->done = v->reason != DI_FINISH_NONE;
+        s->ids_count += v->chosen;
+        s->goal = s->ids_count;
+        engine->chosen[engine->chosen_count++] = s;
+    }
+    return fault_of(engine, s, v, error);
+}
+
+void di_speculation_learn(di_engine *engine) {
+    di_speculation *p = engine->speculation;
+    if (!p || engine->load.prompt_rows || engine->job.status != DI_OK) return;
+    di_costs_add(&p->step_costs, engine->load.decode_rows, (double)engine->job.compute_ns / 1e9);
+}

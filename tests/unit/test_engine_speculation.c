@@ -1,0 +1,162 @@
+/* needs: engine cache sampling model backend_cpu tokenizer checkpoint tensor base */
+/* Speculation never changes a byte: ids, text and where it is cut, log-probabilities, hashes of logits, reasons of the
+ * end are those of plain decoding, for every length and drafter, alone and in crowds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/requests.h"
+
+#define NANO DI_TEST_DATA "/nano"
+#define TINY DI_SOURCE_DIR "/models/tiny"
+enum { JOBS = 12 };
+
+static const char *const stops[] = {"an", "e "};
+static const int32_t golden[] = {-1, 40, -1, 41, -1, -1, 42};
+static const di_logit_bias bias = {.token_id = 50, .bias = 3};
+
+/* Every feature that looks at what was chosen before. */
+static di_job job_of(uint32_t i) {
+    uint32_t count = 5 + i * 23 % 170;
+    di_job job = {.ids = di_walk(i % 5 + 1, count), .count = count, .priority = (int32_t)(i % 3)};
+    di_sampling_default(&job.sampling);
+    job.sampling.has_seed = true;
+    job.sampling.seq_seed = i;
+    job.sampling.temperature = i % 4 == 0 ? 0 : i % 4 == 1 ? 0.6f : 1.0f;
+    job.sampling.max_tokens = 1 + i * 7 % 60;
+    job.sampling.logits_hash = true;
+    if (i % 3 == 0) job.sampling.logprobs = (int32_t)(i % 5);
+    if (i % 4 == 2) job.sampling.n = 3;
+    if (i % 5 == 1) job.sampling.repetition_penalty = 1.3f;
+    if (i % 5 == 2) job.sampling.frequency_penalty = 0.5f;
+    if (i % 6 == 3) job.sampling.top_k = 5;
+    if (i % 6 == 4) job.sampling.top_p = 0.9f;
+    if (i % 7 == 5) job.sampling.min_tokens = job.sampling.max_tokens;
+    if (i % 7 == 6) job.sampling.prompt_logprobs = 1;
+    if (i % 8 == 1) {
+        job.sampling.stop = stops;
+        job.sampling.stop_count = 2;
+    }
+    if (i % 8 == 3) {
+        job.sampling.golden_token_ids = golden;
+        job.sampling.golden_token_count = 7;
+    }
+    if (i % 8 == 5) {
+        job.sampling.logit_bias = &bias;
+        job.sampling.logit_bias_count = 1;
+    }
+    if (i % 8 == 7) job.sampling.ignore_eos = true;
+    if (i % 6 == 5 && !job.sampling.ignore_eos) {
+        job.sampling.so_args.schema_type = "json_object";
+        job.sampling.min_tokens = 0;
+        job.sampling.golden_token_count = 0;
+    }
+    return job;
+}
+
+static uint64_t compare(const char *folder, const di_option *options, size_t count, const di_outcome *expected,
+                        bool crowd) {
+    di_engine *engine = di_open_with(folder, options, count);
+    di_request *requests[JOBS];
+    for (uint32_t i = 0; i < JOBS; i++) {
+        di_job job = job_of(i);
+        di_outcome got = {0};
+        if (crowd) {
+            requests[i] = di_submit_job(engine, &job, NULL, NULL);
+            continue;
+        }
+        di_run_job(engine, &job, &got);
+        di_assert_same(&expected[i], &got, options[0].value);
+    }
+    for (uint32_t i = 0; crowd && i < JOBS; i++) {
+        di_outcome got = {0};
+        di_drain(requests[i], &got);
+        di_assert_same(&expected[i], &got, "crowd");
+    }
+    di_assert_idle(engine);
+    uint64_t drafted = di_engine_counter(engine, DI_COUNT_DRAFTED),
+             right = di_engine_counter(engine, DI_COUNT_ACCEPTED);
+    assert_true(right <= drafted);
+    di_close(engine);
+    return drafted;
+}
+
+static void run_plain(const char *folder, const di_option *options, size_t count, di_outcome *expected) {
+    di_engine *engine = di_open_with(folder, options, count);
+    for (uint32_t i = 0; i < JOBS; i++) {
+        di_job job = job_of(i);
+        di_run_job(engine, &job, &expected[i]);
+        assert_int_equal(expected[i].status, DI_OK);
+    }
+    assert_int_equal(di_engine_counter(engine, DI_COUNT_DRAFTED), 0);
+    di_close(engine);
+}
+
+static void every_length_gives_the_same(const char *folder) {
+    static di_outcome expected[JOBS];
+    di_option off[] = {{"spec", "off"}, {"context", "512"}};
+    run_plain(folder, off, 2, expected);
+    static const char *const lengths[] = {"1", "2", "3", "4", "5", "8", "auto"};
+    for (size_t i = di_test_slow() ? 3 : 0; i < sizeof lengths / sizeof *lengths; i++) {
+        di_option alone[] = {{"spec", lengths[i]}, {"context", "512"}};
+        uint64_t drafted = compare(folder, alone, 2, expected, false);
+        if (strcmp(lengths[i], "auto") != 0) assert_true(drafted > 0);
+        /* Few pages: preempted and swapped in the middle of it; few rows: drafts do not fit; no room to swap to. */
+        di_option crowd[] = {{"spec", lengths[i]},
+                             {"context", "512"},
+                             {"kv-ram", "least+4"},
+                             {"max-rows", "24"},
+                             {"swap-ram", i % 2 ? "0" : "1G"}};
+        compare(folder, crowd, 5, expected, true);
+    }
+}
+
+static void nano_with_its_random_head(void **state) {
+    (void)state;
+    every_length_gives_the_same(NANO);
+}
+
+static void tiny_with_its_trained_head(void **state) {
+    (void)state;
+    every_length_gives_the_same(TINY);
+}
+
+/* Compact prefill goes without the head: prompt look-up, deeper than a block. The text is made to repeat itself, so
+ * that there is something to find. */
+static void prompt_look_up(void **state) {
+    (void)state;
+    di_option plain[] = {{"spec", "off"}, {"prefill", "compact"}}, drafts[] = {{"spec", "8"}, {"prefill", "compact"}};
+    di_engine *expected_by = di_open_with(TINY, plain, 2), *got_by = di_open_with(TINY, drafts, 2);
+    for (uint32_t seed = 1; seed <= 3; seed++) {
+        di_job job = di_greedy_job(di_walk(seed, 60), 60, 60);
+        int32_t again[60];
+        for (int i = 0; i < 60; i++) again[i] = i % 20 == 19 ? -1 : job.ids[i % 7];
+        job.sampling.golden_token_ids = again;
+        job.sampling.golden_token_count = 60;
+        job.sampling.ignore_eos = true;
+        di_outcome expected, got;
+        di_run_job(expected_by, &job, &expected);
+        di_run_job(got_by, &job, &got);
+        di_assert_same(&expected, &got, "look-up");
+    }
+    assert_true(di_engine_counter(got_by, DI_COUNT_DRAFTED) > 0);
+    assert_true(di_engine_counter(got_by, DI_COUNT_ACCEPTED) > 0);
+    di_close(got_by);
+    di_close(expected_by);
+}
+
+int main(int argc, char **argv) {
+    di_test_arguments(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nano_with_its_random_head),
+        cmocka_unit_test(tiny_with_its_trained_head),
+        cmocka_unit_test(prompt_look_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
