@@ -246,7 +246,7 @@ static int compare_pairs(const void *a, const void *b) {
 /* Joins the tails of equal expressions (or tokens): list becomes one pair each. */
 static void join_equal(di_matcher *m, pair *list, uint32_t *count) {
     uint32_t kept = 0;
-    qsort(list, *count, sizeof *list, compare_pairs);
+    if (*count > 1) qsort(list, *count, sizeof *list, compare_pairs);
     for (uint32_t i = 0; i < *count && m->x.failed == DI_OK;) {
         uint32_t j = i + 1;
         while (j < *count && list[j].slot == list[i].slot) j++;

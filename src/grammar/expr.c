@@ -106,6 +106,7 @@ di_status di_exprs_init(di_exprs *x, uint32_t node_limit, uint64_t work_limit) {
     x->node_limit = node_limit;
     x->work_limit = work_limit;
     x->class_sets = UINT32_MAX;
+    if (!di_grow(&x->pool, &x->pool_capacity, 1, sizeof *x->pool)) return x->failed = DI_ERR_MEMORY;
     intern(x, (di_expr_node){.kind = DI_KIND_EMPTY}, NULL);
     intern(x, (di_expr_node){.kind = DI_KIND_EPSILON, .nullable = true}, NULL);
     intern(x, (di_expr_node){.kind = DI_KIND_NOT, .a = DI_EXPR_EMPTY, .nullable = true}, NULL);

@@ -11,6 +11,9 @@ static di_status no_memory(di_error *error) {
 /* The first tail, lexer, row and configs, and the start state. */
 static di_status make_start(di_matcher *m, di_error *error) {
     di_expr_classes(&m->x);
+    if (!di_grow(&m->pair_pool, &m->pair_capacity, 16, sizeof *m->pair_pool) ||
+        !di_grow(&m->tail_pool, &m->tail_pool_capacity, 16, sizeof *m->tail_pool))
+        return no_memory(error);
     di_lexer_of(m, NULL, 0);
     m->tails = malloc(sizeof *m->tails);
     m->rows = malloc(sizeof *m->rows);

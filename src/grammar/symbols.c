@@ -58,6 +58,12 @@ di_status di_symbols_init(di_symbols *s, di_exprs *x, uint32_t limit) {
     memset(s, 0, sizeof *s);
     s->limit = limit;
     s->space = DI_SYMBOL_EPSILON;
+    if (!di_grow(&s->pool, &s->pool_capacity, 1, sizeof *s->pool) ||
+        !di_grow(&s->properties, &s->property_capacity, 1, sizeof *s->properties) ||
+        !di_grow(&s->cells, &s->cell_capacity, 1, sizeof *s->cells) ||
+        !di_grow(&s->items, &s->item_capacity, 1, sizeof *s->items) ||
+        !di_grow(&s->seen_pool, &s->seen_capacity, 1, sizeof *s->seen_pool))
+        return x->failed = DI_ERR_MEMORY;
     intern(s, x, (di_symbol_node){.kind = DI_SYM_EMPTY}, NULL);
     intern(s, x, (di_symbol_node){.kind = DI_SYM_EPSILON}, NULL);
     return x->failed;
