@@ -165,13 +165,31 @@ static bool begin_exchange(di_connection *connection) {
     return true;
 }
 
+static void count_limit(di_connection *connection, di_http_limit limit) {
+    connection->server->counters.limits[limit]++;
+}
+
+/* What the parser refused. True if it was for a limit. */
+static bool count_failure(di_connection *connection) {
+    switch (connection->parser.http_status) {
+    case 413:
+        count_limit(connection, DI_HTTP_LIMIT_BODY);
+        return true;
+    case 414:
+    case 431:
+        count_limit(connection, DI_HTTP_LIMIT_HEADER);
+        return true;
+    default:
+        connection->server->counters.malformed++;
+        return false;
+    }
+}
+
 static void refuse_message(di_connection *connection) {
     const di_http_parser *parser = &connection->parser;
     int http_status = parser->http_status;
     const char *reason = parser->reason;
-    di_http_counters *counters = &connection->server->counters;
-    bool limit = http_status == 413 || http_status == 414 || http_status == 431;
-    *(limit ? &counters->limits : &counters->malformed) += 1;
+    bool limit = count_failure(connection);
     if (!begin_exchange(connection)) return;
     di_exchange *exchange = connection->exchange;
     di_match match =
@@ -219,7 +237,7 @@ static bool refuse_by_state(di_connection *connection, const di_route *route) {
     if (server->draining && !probe) {
         refuse(connection, 503, "shutting_down", "the server is shutting down");
     } else if (connection->over_limit && !probe) {
-        server->counters.limits++;
+        count_limit(connection, DI_HTTP_LIMIT_CONNECTIONS);
         refuse(connection, 503, "too_many_connections", "too many connections are open (--max-connections)");
     } else if (encoding && strcasecmp(encoding, "identity") != 0) {
         refuse(connection, 415, "unsupported_media_type", "the body must not have a Content-Encoding");
@@ -293,7 +311,7 @@ static void check_input(di_connection *connection) {
     if (connection->state != DI_CONNECTION_EXCHANGE ||
         evbuffer_get_length(bufferevent_get_input(connection->stream)) < INPUT_BYTES)
         return;
-    connection->server->counters.limits++;
+    count_limit(connection, DI_HTTP_LIMIT_AHEAD);
     connection->aborting = true;
     di_connection_arm(connection, 0);
 }
@@ -322,9 +340,7 @@ static void fail_message(di_connection *connection, int http_status, const char 
 
 static void body_failed(di_connection *connection) {
     const di_http_parser *parser = &connection->parser;
-    bool limit = parser->http_status == 413 || parser->http_status == 431;
-    di_http_counters *counters = &connection->server->counters;
-    *(limit ? &counters->limits : &counters->malformed) += 1;
+    bool limit = count_failure(connection);
     fail_message(connection, parser->http_status,
                  parser->http_status == 413 ? "request_too_large"
                  : limit                    ? "header_too_large"
@@ -363,7 +379,7 @@ static bool take_input(di_connection *connection) {
         break;
     case DI_HTTP_BODY:
         if (server->body_bytes <= server->settings.bodies_bytes) break;
-        server->counters.limits++;
+        count_limit(connection, DI_HTTP_LIMIT_BODIES);
         fail_message(connection, 503, "overloaded", "too many bytes of requests are held (--limit-bodies-bytes)");
         break;
     case DI_HTTP_HEAD:
@@ -458,7 +474,8 @@ static bool input_late(di_connection *connection) {
         di_connection_close(connection, false);
         return true;
     }
-    connection->server->counters.timeouts++;
+    count_limit(connection,
+                connection->state == DI_CONNECTION_HEAD ? DI_HTTP_LIMIT_HEADER_TIME : DI_HTTP_LIMIT_BODY_TIME);
     if (connection->state == DI_CONNECTION_HEAD)
         fail_message(connection, 408, "request_timeout", "the head of the request took too long (--header-timeout-ms)");
     else if (connection->state == DI_CONNECTION_BODY)
@@ -482,7 +499,7 @@ static void on_timer(evutil_socket_t socket, short what, void *arg) {
         read_on(connection);
     }
     if (di_connection_queued(connection) && now >= connection->write_due_ns) {
-        connection->server->counters.timeouts++;
+        count_limit(connection, DI_HTTP_LIMIT_WRITE_TIME);
         di_connection_close(connection, true);
         return;
     }

@@ -51,9 +51,6 @@ void di_http_metrics_write(const di_server *server, di_text *out) {
         {"deepinfer_http_gone_total", "clients that left before their answer ended", counters->gone},
         {"deepinfer_http_malformed_total", "requests that are no HTTP", counters->malformed},
         {"deepinfer_http_unauthorised_total", "requests without a right key", counters->unauthorised},
-        {"deepinfer_http_timeouts_total", "heads, bodies and writes that took too long", counters->timeouts},
-        {"deepinfer_http_limits_total", "requests refused by a limit of heads, bodies or connections",
-         counters->limits},
         {"deepinfer_http_received_bytes_total", "bytes of requests", counters->bytes_in},
         {"deepinfer_http_sent_bytes_total", "bytes of answers", counters->bytes_out},
     };
@@ -63,6 +60,15 @@ void di_http_metrics_write(const di_server *server, di_text *out) {
     di_text_printf(out, "# HELP %s answers by HTTP status\n# TYPE %s counter\n", answers, answers);
     for (int i = 1; i < 6; i++)
         di_text_printf(out, "%s{status=\"%dxx\"} %llu\n", answers, i, (unsigned long long)counters->answers[i]);
+    static const char limits[] = "deepinfer_http_limits_total";
+    static const char *const limit_names[] = {
+#define DI_HTTP_LIMIT(id, name) name,
+        DI_HTTP_LIMITS
+#undef DI_HTTP_LIMIT
+    };
+    di_text_printf(out, "# HELP %s requests that met a limit of the transport\n# TYPE %s counter\n", limits, limits);
+    for (int i = 0; i < DI_HTTP_LIMIT_COUNT; i++)
+        di_text_printf(out, "%s{limit=\"%s\"} %llu\n", limits, limit_names[i], (unsigned long long)counters->limits[i]);
     write_number(out, "deepinfer_http_connections", "gauge", "open connections", (double)server->connection_count);
     write_number(out, "deepinfer_http_exchanges", "gauge", "requests for work in progress", (double)server->exchanges);
     write_number(out, "deepinfer_http_body_bytes", "gauge", "bytes of bodies held", (double)server->body_bytes);

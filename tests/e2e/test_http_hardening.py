@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# labels: timing
+# labels: serial timing
 """What a server meets: malformed requests, smuggling, endless heads, slow clients, half requests. A 4xx or a closed
 connection, never a 500, and everybody else is served meanwhile."""
 import socket
@@ -141,7 +141,7 @@ class Hardening(Case):
                 break
             time.sleep(0.02)
         self.assertLessEqual(self.server.descriptors(), before + 2)
-        self.assertGreaterEqual(self.server.metric("deepinfer_http_timeouts_total"), 390)
+        self.assertGreaterEqual(self.server.metric('deepinfer_http_limits_total{limit="header-timeout-ms"}'), 390)
 
     def test_connections_that_come_and_go_leave_nothing(self):
         self.alive()

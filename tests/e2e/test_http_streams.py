@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# labels: timing
+# labels: serial timing
 """Streams over the transport: draining under load, keepalive, slow readers, keys as tenants, requests in progress."""
 import json
 import socket

@@ -46,14 +46,14 @@ static di_request *submit(di_engine *engine, const char *id) {
 
 static void a_step_that_hangs_ends_readiness_and_nothing_else(void **state) {
     (void)state;
-    enum { STALL_MS = 300 };
+    enum { STALL_MS = 500 };
     static const char live[] = "GET /health/live HTTP/1.1\r\n" END, ready[] = "GET /health/ready HTTP/1.1\r\n" END;
     di_engine *engine = di_open_with(NANO, NULL, 0);
     di_test_server test;
     di_operations *operations = NULL;
     di_error error = {0};
     di_gate_on(engine, false);
-    di_test_server_open(&test, (const char *const[]){"ready-stall-ms", "300", NULL});
+    di_test_server_open(&test, (const char *const[]){"ready-stall-ms", "500", NULL});
     assert_int_equal(di_operations_open(test.server, engine, test.config, &operations, &error), DI_OK);
     di_test_server_begin(&test);
     assert_int_equal(status_of(test.port, ready, "\"status\":\"ready\""), 200);
