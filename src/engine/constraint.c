@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct di_constraint {
-    di_constraint *next; /* in the list, the one used last first */
+struct di_bound_grammar {
+    di_bound_grammar *next; /* in the list, the one used last first */
     char key[33];
     di_grammar *grammar;
     di_matcher *matcher; /* engine thread; NULL until it is used */
@@ -26,7 +26,7 @@ struct di_constraints {
     pthread_mutex_t mutex;    /* for what follows */
     di_vocabulary *vocabulary;
     uint64_t *unended; /* [words] every id but EOS */
-    di_constraint *list;
+    di_bound_grammar *list;
     uint32_t count;
     di_constraint_counters counters;
 };
@@ -56,7 +56,7 @@ di_status di_constraints_new(const di_config *config, const di_tokenizer *tokeni
     return DI_OK;
 }
 
-static void free_constraint(di_constraint *grammar) {
+static void free_constraint(di_bound_grammar *grammar) {
     di_matcher_free(grammar->matcher);
     di_grammar_free(grammar->grammar);
     free(grammar);
@@ -64,7 +64,7 @@ static void free_constraint(di_constraint *grammar) {
 
 void di_constraints_free(di_constraints *c) {
     if (!c) return;
-    for (di_constraint *grammar = c->list, *next; grammar; grammar = next) {
+    for (di_bound_grammar *grammar = c->list, *next; grammar; grammar = next) {
         next = grammar->next;
         free_constraint(grammar);
     }
@@ -138,8 +138,8 @@ static di_status read_arguments(const di_constraints *c, const di_so_args *args,
 }
 
 /* Mutex held. Puts the one with this key in front and counts a user; NULL if there is none. */
-static di_constraint *find(di_constraints *c, const char *key) {
-    for (di_constraint **link = &c->list, *grammar; (grammar = *link); link = &grammar->next) {
+static di_bound_grammar *find(di_constraints *c, const char *key) {
+    for (di_bound_grammar **link = &c->list, *grammar; (grammar = *link); link = &grammar->next) {
         if (strcmp(grammar->key, key) != 0) continue;
         *link = grammar->next;
         grammar->next = c->list;
@@ -153,20 +153,20 @@ static di_constraint *find(di_constraints *c, const char *key) {
 /* Mutex held. Frees those without users beyond --grammar-cache, the one used longest ago first. */
 static void trim(di_constraints *c) {
     while (c->count > c->kept) {
-        di_constraint **last = NULL;
-        for (di_constraint **link = &c->list; *link; link = &(*link)->next)
+        di_bound_grammar **last = NULL;
+        for (di_bound_grammar **link = &c->list; *link; link = &(*link)->next)
             if (!(*link)->users) last = link;
         if (!last) return;
-        di_constraint *grammar = *last;
+        di_bound_grammar *grammar = *last;
         *last = grammar->next;
         free_constraint(grammar);
         c->count--;
     }
 }
 
-static di_status compile(const di_constraints *c, const di_grammar_source *source, const char *key, di_constraint **out,
-                         di_error *error) {
-    di_constraint *grammar = calloc(1, sizeof *grammar);
+static di_status compile(const di_constraints *c, const di_grammar_source *source, const char *key,
+                         di_bound_grammar **out, di_error *error) {
+    di_bound_grammar *grammar = calloc(1, sizeof *grammar);
     if (!grammar) return di_fail(error, DI_ERR_MEMORY, "so_args", "out of memory for a grammar");
     memcpy(grammar->key, key, sizeof grammar->key);
     di_grammar_fault fault = {0};
@@ -182,7 +182,7 @@ static di_status compile(const di_constraints *c, const di_grammar_source *sourc
                    di_grammar_reason_name(fault.reason), fault.pointer, fault.message);
 }
 
-di_status di_constraint_open(di_constraints *c, const di_so_args *args, di_constraint **out, di_error *error) {
+di_status di_constraint_open(di_constraints *c, const di_so_args *args, di_bound_grammar **out, di_error *error) {
     *out = NULL;
     if (!args->schema_type) return DI_OK;
     di_grammar_source source;
@@ -191,7 +191,7 @@ di_status di_constraint_open(di_constraints *c, const di_so_args *args, di_const
     char key[33];
     di_grammar_key(&source, key);
     pthread_mutex_lock(&c->mutex);
-    di_constraint *grammar = find(c, key);
+    di_bound_grammar *grammar = find(c, key);
     if (grammar)
         c->counters.reused++;
     else
@@ -204,7 +204,7 @@ di_status di_constraint_open(di_constraints *c, const di_so_args *args, di_const
     status = compile(c, &source, key, &grammar, error);
     pthread_mutex_lock(&c->mutex);
     if (status == DI_OK) {
-        di_constraint *other = find(c, key); /* somebody was quicker */
+        di_bound_grammar *other = find(c, key); /* somebody was quicker */
         if (other) {
             free_constraint(grammar);
             grammar = other;
@@ -224,7 +224,7 @@ di_status di_constraint_open(di_constraints *c, const di_so_args *args, di_const
     return status;
 }
 
-void di_constraint_release(di_constraints *c, di_constraint *grammar) {
+void di_constraint_release(di_constraints *c, di_bound_grammar *grammar) {
     if (!grammar) return;
     pthread_mutex_lock(&c->mutex);
     grammar->users--;
@@ -234,7 +234,7 @@ void di_constraint_release(di_constraints *c, di_constraint *grammar) {
 
 /* ---------------------------------------------------------------------------------------------- a sample */
 
-static di_status start(di_constraints *c, di_constraint *grammar, const di_so_args *args, di_constraint_state *state,
+static di_status start(di_constraints *c, di_bound_grammar *grammar, const di_so_args *args, di_constraint_state *state,
                        di_error *error) {
     if (!grammar->matcher) {
         di_status status = di_matcher_new(grammar->grammar, c->vocabulary, &grammar->matcher, error);
@@ -253,7 +253,7 @@ static di_status start(di_constraints *c, di_constraint *grammar, const di_so_ar
     return DI_OK;
 }
 
-di_status di_constraint_start(di_constraints *c, di_constraint *grammar, const di_so_args *args,
+di_status di_constraint_start(di_constraints *c, di_bound_grammar *grammar, const di_so_args *args,
                               di_constraint_state *state, di_error *error) {
     *state = (di_constraint_state){0};
     if (!grammar) return DI_OK;
@@ -299,7 +299,7 @@ static di_status walk(di_matcher *matcher, const di_constraint_state *state, di_
 }
 
 /* Makes room: a new matcher that knows only what the samples of this grammar stand at. */
-static di_status forget(di_constraints *c, di_constraint *grammar, di_error *error) {
+static di_status forget(di_constraints *c, di_bound_grammar *grammar, di_error *error) {
     di_matcher *fresh = NULL;
     di_status status = di_matcher_new(grammar->grammar, c->vocabulary, &fresh, error);
     if (status != DI_OK) return status;
@@ -321,7 +321,7 @@ static di_status forget(di_constraints *c, di_constraint *grammar, di_error *err
 
 static void fill(di_constraints *c, di_constraint_state *state) {
     if (state->phase != DI_PHASE_BOUND) return;
-    di_constraint *grammar = state->grammar;
+    di_bound_grammar *grammar = state->grammar;
     di_status status = di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
     if (status == DI_ERR_LIMIT && (status = forget(c, grammar, NULL)) == DI_OK)
         status = di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
@@ -345,7 +345,7 @@ static bool triggered(const di_so_args *args, const int32_t *output, size_t coun
 
 static di_status advance(di_constraints *c, di_constraint_state *state, int32_t token, di_error *error) {
     di_grammar_state next = DI_GRAMMAR_REJECT;
-    di_constraint *grammar = state->grammar;
+    di_bound_grammar *grammar = state->grammar;
     di_status status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);
     if (status == DI_ERR_LIMIT && (status = forget(c, grammar, error)) == DI_OK)
         status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);

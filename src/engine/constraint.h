@@ -19,14 +19,14 @@
 #include "grammar/grammar.h"
 #include "sampling/sampling.h"
 
-typedef struct di_constraints di_constraints; /* of an engine */
-typedef struct di_constraint di_constraint;   /* a grammar in use */
+typedef struct di_constraints di_constraints;     /* of an engine */
+typedef struct di_bound_grammar di_bound_grammar; /* a grammar in use */
 
 typedef enum di_constraint_phase { DI_PHASE_NONE, DI_PHASE_FREE, DI_PHASE_FORCED, DI_PHASE_BOUND } di_constraint_phase;
 
 /* Of one sample. Start from {0}: no constraint. */
 typedef struct di_constraint_state {
-    di_constraint *grammar;
+    di_bound_grammar *grammar;
     const di_so_args *args;
     di_constraint_phase phase;
     size_t forced;         /* ids of the trigger that were given */
@@ -45,14 +45,14 @@ void di_constraints_free(di_constraints *constraints); /* no request uses it any
 
 /* Any thread. Compiles, or finds, the grammar of the arguments: *grammar is NULL when schema_type is. Refusals name
  * "so_args" and the place in the source. To be ended by di_constraint_release. */
-di_status di_constraint_open(di_constraints *constraints, const di_so_args *args, di_constraint **grammar,
+di_status di_constraint_open(di_constraints *constraints, const di_so_args *args, di_bound_grammar **grammar,
                              di_error *error);
-void di_constraint_release(di_constraints *constraints, di_constraint *grammar); /* any thread; NULL is allowed */
+void di_constraint_release(di_constraints *constraints, di_bound_grammar *grammar); /* any thread; NULL is allowed */
 
 /* ---- engine thread, and the compute thread for samples in its step */
 
 /* args outlives the state. A NULL grammar leaves it without a constraint. */
-di_status di_constraint_start(di_constraints *constraints, di_constraint *grammar, const di_so_args *args,
+di_status di_constraint_start(di_constraints *constraints, di_bound_grammar *grammar, const di_so_args *args,
                               di_constraint_state *state, di_error *error);
 /* The sample goes on without a constraint; a step that runs may still read its mask. */
 void di_constraint_leave(di_constraints *constraints, di_constraint_state *state);

@@ -143,7 +143,7 @@ struct di_request {
     uint32_t prompt_count;
     di_sampling sampling;
     di_stop_set stops;
-    di_constraint *grammar; /* NULL = none */
+    di_bound_grammar *grammar; /* NULL = none */
     int32_t stop_arm, stop_disarm;
     int32_t priority;
     uint64_t seed;
