@@ -9,7 +9,12 @@ static uint32_t fail(di_matcher *m, di_status status) {
     return 0;
 }
 
+enum { MANY_HEADS = 512, MAX_JOINS = 500 };
+
 /* ------------------------------------------------------------------------------------------------------------ tails */
+
+/* One tail for several. */
+static uint32_t tail_join(di_matcher *m, const uint32_t *list, uint32_t count, unsigned depth);
 
 static uint64_t hash_tail_content(const di_matcher *m, const tail *t) {
     uint64_t hash = di_mix(t->symbol, t->count);
@@ -39,7 +44,7 @@ static uint32_t intern_tail(di_matcher *m, tail t) {
         }
     }
     if (!di_grow(&m->tails, &m->tail_capacity, (uint64_t)m->tail_count + 1, sizeof t)) return fail(m, DI_ERR_MEMORY);
-    t.config = NOT_MADE;
+    t.config = t.joined = NOT_MADE;
     m->tails[m->tail_count] = t;
     m->tail_table.slots[at & wrap] = ++m->tail_table.used;
     return m->tail_count++;
@@ -54,29 +59,77 @@ static int compare_ids(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* One tail for several; list: [count], reordered. */
-static uint32_t tail_join(di_matcher *m, uint32_t *list, uint32_t count) {
-    uint32_t from = m->tail_pool_count, kept = 0;
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < count; i++)
-        total += m->tails[list[i]].symbol == NOT_MADE && list[i] != TAIL_END ? m->tails[list[i]].count : 1;
-    if (!di_exprs_spend(&m->x, total)) return TAIL_END;
-    if (!di_grow(&m->tail_pool, &m->tail_pool_capacity, from + total, sizeof *m->tail_pool))
+static bool is_list(const di_matcher *m, uint32_t id) {
+    return id != TAIL_END && m->tails[id].symbol == NOT_MADE;
+}
+
+/* Tails that begin with the same symbol become one: S A | S B = S (A | B). Without this the tails of an ambiguous
+ * grammar would multiply. list: [count], sorted by symbol; returns how many are left. */
+static uint32_t join_heads(di_matcher *m, uint32_t *list, uint32_t count, unsigned depth) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count && m->x.failed == DI_OK;) {
+        uint32_t j = i + 1, symbol = m->tails[list[i]].symbol;
+        while (j < count && list[i] != TAIL_END && m->tails[list[j]].symbol == symbol) j++;
+        if (j - i == 1) {
+            list[kept++] = list[i++];
+            continue;
+        }
+        uint32_t *rests = malloc((j - i) * sizeof *rests);
+        if (!rests) return fail(m, DI_ERR_MEMORY);
+        for (uint32_t k = i; k < j; k++) rests[k - i] = m->tails[list[k]].next;
+        uint32_t rest = tail_join(m, rests, j - i, depth + 1);
+        free(rests);
+        list[kept++] = di_tail_cons(m, symbol, rest);
+        i = j;
+    }
+    return kept;
+}
+
+/* Sorts by symbol, the end first; insertion, since the lists are short, beyond that by id of the tail. */
+static void sort_heads(const di_matcher *m, uint32_t *list, uint32_t count) {
+    for (uint32_t i = 1; i < count; i++) {
+        uint32_t id = list[i], j = i;
+        for (; j && m->tails[list[j - 1]].symbol > m->tails[id].symbol; j--) list[j] = list[j - 1];
+        list[j] = id;
+    }
+}
+
+/* The tail of a sorted list of two or more. */
+static uint32_t list_tail(di_matcher *m, const uint32_t *list, uint32_t count) {
+    uint32_t from = m->tail_pool_count;
+    if (!di_grow(&m->tail_pool, &m->tail_pool_capacity, (uint64_t)from + count, sizeof *m->tail_pool))
         return fail(m, DI_ERR_MEMORY);
-    uint32_t *out = m->tail_pool + from, n = 0;
+    memcpy(m->tail_pool + from, list, count * sizeof *list);
+    m->tail_pool_count = from + count;
+    return intern_tail(m, (tail){.symbol = NOT_MADE, .next = from, .count = count});
+}
+
+static uint32_t tail_join(di_matcher *m, const uint32_t *list, uint32_t count, unsigned depth) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < count; i++) total += is_list(m, list[i]) ? m->tails[list[i]].count : 1;
+    if (!di_exprs_spend(&m->x, total)) return TAIL_END;
+    uint32_t *out = malloc(total * sizeof *out), n = 0, kept = 0;
+    if (!out) return fail(m, DI_ERR_MEMORY);
     for (uint32_t i = 0; i < count; i++) {
         const tail *t = &m->tails[list[i]];
-        if (t->symbol == NOT_MADE && list[i] != TAIL_END)
-            for (uint32_t j = 0; j < t->count; j++) out[n++] = m->tail_pool[t->next + j];
-        else
-            out[n++] = list[i];
+        if (!is_list(m, list[i])) out[n++] = list[i];
+        for (uint32_t j = 0; is_list(m, list[i]) && j < t->count; j++) out[n++] = m->tail_pool[t->next + j];
     }
     qsort(out, n, sizeof *out, compare_ids);
     for (uint32_t i = 0; i < n; i++)
         if (!kept || out[kept - 1] != out[i]) out[kept++] = out[i];
-    if (kept == 1) return out[0];
-    m->tail_pool_count = from + kept;
-    return intern_tail(m, (tail){.symbol = NOT_MADE, .next = from, .count = kept});
+    uint32_t result = kept == 1 ? out[0] : list_tail(m, out, kept), plain = result;
+    if (kept > 1 && m->x.failed == DI_OK && m->tails[plain].joined != NOT_MADE) {
+        result = m->tails[plain].joined;
+    } else if (kept > 1 && kept <= MANY_HEADS && depth < MAX_JOINS && m->x.failed == DI_OK) {
+        sort_heads(m, out, kept);
+        kept = join_heads(m, out, kept, depth);
+        qsort(out, kept, sizeof *out, compare_ids);
+        result = kept == 1 ? out[0] : list_tail(m, out, kept);
+        if (m->x.failed == DI_OK) m->tails[plain].joined = m->tails[result].joined = result;
+    }
+    free(out);
+    return m->x.failed == DI_OK ? result : TAIL_END;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- lexers */
@@ -258,7 +311,7 @@ static void join_equal(di_matcher *m, pair *list, uint32_t *count) {
                 return;
             }
             for (uint32_t k = i; k < j; k++) tails[k - i] = list[k].value;
-            joined.value = tail_join(m, tails, j - i);
+            joined.value = tail_join(m, tails, j - i, 0);
             free(tails);
         }
         list[kept++] = joined;
@@ -522,7 +575,7 @@ uint32_t di_config_token(di_matcher *m, uint32_t id, uint32_t token) {
         found = token_tail(m, behind, token);
         if (found != NOT_MADE) list[count++] = found;
     }
-    uint32_t result = count ? di_config_of_tail(m, tail_join(m, list, count)) : CONFIG_REJECT;
+    uint32_t result = count ? di_config_of_tail(m, tail_join(m, list, count, 0)) : CONFIG_REJECT;
     free(list);
     return m->x.failed == DI_OK ? result : CONFIG_REJECT;
 }

@@ -19,7 +19,7 @@ static di_status make_start(di_matcher *m, di_error *error) {
     m->rows = malloc(sizeof *m->rows);
     m->configs = malloc(2 * sizeof *m->configs);
     if (!m->tails || !m->rows || !m->configs) return no_memory(error);
-    m->tails[0] = (tail){.config = NOT_MADE};
+    m->tails[0] = (tail){.config = NOT_MADE, .joined = NOT_MADE};
     m->tail_count = m->tail_capacity = 1;
     m->tail_table.used = 1; /* entries are indices; the first is not looked up */
     m->rows[0] = (row){0};

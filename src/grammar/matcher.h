@@ -24,6 +24,7 @@ typedef struct tail {
     uint32_t symbol, next; /* symbol NOT_MADE: pairs next.. of tail_pool, `count` tails */
     uint32_t count;
     uint32_t config; /* the config at its start, NOT_MADE */
+    uint32_t joined; /* of a list: the same without two of one symbol, NOT_MADE */
 } tail;
 
 typedef struct lexer {
