@@ -47,8 +47,8 @@ uint32_t di_schema_node(compiler *c, const di_json *node) {
 }
 
 void di_schema_pointer(const compiler *c, const di_json *node, char *out, size_t size) {
-    uint32_t path[64], depth = 0, at = node ? find(c, node) : UINT32_MAX;
-    for (; at != UINT32_MAX && c->infos[at].parent != UINT32_MAX && depth < 64; at = c->infos[at].parent)
+    uint32_t path[512], depth = 0, at = node ? find(c, node) : UINT32_MAX;
+    for (; at != UINT32_MAX && c->infos[at].parent != UINT32_MAX && depth < 512; at = c->infos[at].parent)
         path[depth++] = at;
     size_t used = 0;
     out[0] = '\0';
