@@ -184,5 +184,7 @@ di_status di_cli_recipe(const di_cli *cli, const di_engine *engine, di_recipe *r
                             ? di_engine_info(engine)->thinking_default
                             : di_config_is(cli->config, DI_OPT_THINKING, "on");
     const char *effort = di_config_text(cli->config, DI_OPT_EFFORT);
-    return effort[0] ? di_recipe_effort_parse(effort, options, error) : DI_OK;
+    status = di_recipe_history_parse(di_config_text(cli->config, DI_OPT_REASONING_HISTORY), &options->history, error);
+    if (status == DI_OK && effort[0]) status = di_recipe_effort_parse(effort, options, error);
+    return status;
 }

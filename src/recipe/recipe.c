@@ -114,6 +114,17 @@ void di_recipe_options_default(di_recipe_options *options) {
     *options = (di_recipe_options){.thinking = true, .effort = DI_EFFORT_HIGH};
 }
 
+di_status di_recipe_history_parse(const char *name, di_history *history, di_error *error) {
+    static const char *const names[] = {"recipe", "reference", "keep"};
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (strcmp(name, names[i]) == 0) {
+            *history = (di_history)i;
+            return DI_OK;
+        }
+    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "reasoning-history",
+                   "reasoning-history \"%.40s\" is not known; it is recipe, reference or keep", name);
+}
+
 di_status di_recipe_effort_parse(const char *text, di_recipe_options *options, di_error *error) {
     static const char *const names[] = {"minimal", "low", "medium", "high", "xhigh", "max", "ultra"};
     if (strcmp(text, "none") == 0) {

@@ -196,6 +196,9 @@ typedef struct di_recipe_options {
 
 void di_recipe_options_default(di_recipe_options *options); /* thinking, effort high, DI_HISTORY_RECIPE */
 
+/* "recipe", "reference" or "keep". The error's param is "reasoning-history". */
+di_status di_recipe_history_parse(const char *name, di_history *history, di_error *error);
+
 /* "none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra" or 1..100. "none" turns thinking off and leaves
  * the effort alone; the others do not touch thinking. The error's param is "reasoning_effort". */
 di_status di_recipe_effort_parse(const char *text, di_recipe_options *options, di_error *error);

@@ -78,6 +78,7 @@ static void answer_at_once(di_call *call) {
 static void prepare(void *arg) {
     di_call *call = arg;
     if (di_call_prepare(call)) di_error_clear(&call->error);
+    di_call_clean_names(&call->unknown);
 }
 
 static void prepared(void *arg) {
@@ -327,7 +328,10 @@ static di_status read_defaults(di_api *api, di_error *error) {
                                 ? di_engine_info(api->engine)->thinking_default
                                 : di_config_is(config, DI_OPT_THINKING, "on");
     const char *effort = di_config_text(config, DI_OPT_EFFORT);
-    return effort && *effort ? di_recipe_effort_parse(effort, &api->options, error) : DI_OK;
+    di_status status =
+        di_recipe_history_parse(di_config_text(config, DI_OPT_REASONING_HISTORY), &api->options.history, error);
+    if (status == DI_OK && effort && *effort) status = di_recipe_effort_parse(effort, &api->options, error);
+    return status;
 }
 
 static di_status build(di_api *api, di_error *error) {

@@ -76,6 +76,20 @@ class Tools(Case):
         self.assertNotEqual(runs[0][0]["tool_calls"][0]["id"], runs[0][1]["tool_calls"][0]["id"])
 
 
+class History(Case):
+    def test_the_rule_can_be_chosen(self):
+        turns = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "a", "reasoning_content": "because"},
+                 {"role": "user", "content": "B?"}]
+        line = json.dumps(request(turns, 1, thinking=True)) + "\n"
+        lengths = {}
+        for rule in ("recipe", "reference", "keep"):
+            result = self.ok("generate", "--json", "--reasoning-history", rule, stdin=line)
+            lengths[rule] = result.lines()[0]["usage"]["prompt_tokens"]
+        self.assertEqual(lengths["recipe"], lengths["reference"])
+        self.assertGreater(lengths["keep"], lengths["recipe"])
+        self.usage("generate", "--json", "--reasoning-history", "all", says="reasoning-history")
+
+
 class Faults(Case):
     def test_each_names_its_field(self):
         text = {"type": "json_schema", "json_schema": {"name": "z"}}
