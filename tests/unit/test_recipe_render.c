@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define REAL_TOKENIZER DI_SOURCE_DIR "/build/real_tokenizer/tokenizer.json"
@@ -389,8 +390,81 @@ static void test_tokenizer_without_marks(void **state) {
     free(text);
 }
 
+/* The tokenizer file with the first letter of a mark's name changed. */
+static di_tokenizer *tokenizer_without(const char *mark) {
+    char *text;
+    size_t length;
+    di_tokenizer *other;
+    assert_int_equal(di_read_file(DI_SOURCE_DIR "/models/tiny/tokenizer.json", 1u << 26, &text, &length, NULL), DI_OK);
+    char *at = strstr(text, mark);
+    assert_non_null(at);
+    at[strcspn(mark, "DSlq")] = '?';
+    assert_int_equal(di_tokenizer_parse("tokenizer.json", text, length, &other, NULL), DI_OK);
+    free(text);
+    return other;
+}
+
+/* The profile follows from the checkpoint's own files. */
+static void test_detection(void **state) {
+    (void)state;
+    char folder[] = "/tmp/di_recipe_XXXXXX", path[96];
+    assert_non_null(mkdtemp(folder));
+    di_tokenizer *v4 = tokenizer_without("<｜System｜>");
+    assert_int_equal(di_recipe_detect(folder, tokenizer), DI_RECIPE_V41);
+    assert_int_equal(di_recipe_detect(NULL, v4), DI_RECIPE_V4_PREVIEW);
+    assert_int_equal(di_recipe_detect(folder, v4), DI_RECIPE_V4_PREVIEW);
+    snprintf(path, sizeof path, "%s/encoding", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/encoding/encoding_dsv4.py", folder);
+    for (int revision = 0; revision < 2; revision++) {
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs(revision ? "MAX = 'Reasoning Effort: Beyond maximum'\n" : "MAX = 'Absolute maximum'\n", file);
+        fclose(file);
+        assert_int_equal(di_recipe_detect(folder, v4), revision ? DI_RECIPE_V4_0731 : DI_RECIPE_V4_PREVIEW);
+    }
+    unlink(path);
+    snprintf(path, sizeof path, "%s/encoding", folder);
+    rmdir(path);
+    rmdir(folder);
+    di_recipe other;
+    di_error error = {0};
+    assert_int_equal(di_recipe_open(v4, DI_RECIPE_V4_0731, NULL, &other, NULL), DI_OK);
+    assert_int_equal(di_recipe_open(v4, DI_RECIPE_V41, NULL, &other, &error), DI_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "<｜System｜>"));
+    di_tokenizer_free(v4);
+}
+
+/* A token that only some prompts need is missed by those. */
+static void test_optional_marks(void **state) {
+    (void)state;
+    static const struct {
+        const char *mark, *request;
+    } rows[] = {
+        {"｜DSML｜", M("\"tools\":[{\"function\":{\"name\":\"f\"}}]")},
+        {"<｜latest_reminder｜>", O("{\"role\":\"latest_reminder\",\"content\":\"y\"}")},
+        {"<｜query｜>", O("{\"role\":\"user\",\"content\":\"y\",\"task\":\"query\"}")},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        di_tokenizer *other = tokenizer_without(rows[i].mark);
+        di_arena *arena = di_arena_new(0);
+        di_recipe before = recipe;
+        di_prompt prompt;
+        di_error error = {0};
+        assert_int_equal(di_recipe_open(other, DI_RECIPE_V41, NULL, &recipe, &error), DI_OK);
+        assert_int_equal(render(arena, parse(arena, M("\"thinking\":false")), false, &prompt, &error), DI_OK);
+        assert_int_equal(render(arena, parse(arena, rows[i].request), false, &prompt, &error), DI_ERR_UNSUPPORTED);
+        if (!strstr(error.message, rows[i].mark)) fail_msg("%s", error.message);
+        recipe = before;
+        di_arena_free(arena);
+        di_tokenizer_free(other);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_detection),
+        cmocka_unit_test(test_optional_marks),
         cmocka_unit_test(test_examples),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_client_text_stays_text),
