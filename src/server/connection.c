@@ -234,7 +234,10 @@ static bool refuse_by_state(di_connection *connection, const di_route *route) {
     bool probe = route && route->access == DI_ACCESS_PROBE;
     const char *encoding = di_http_message_field(&exchange->message, "content-encoding");
     if (connection->over_limit) connection->closing = true;
-    if (server->draining && !probe) {
+    if (!di_server_knows_host(server, di_http_message_field(&exchange->message, "host"))) {
+        refuse(connection, 421, "unknown_host",
+               "this server does not go by that name; --allowed-hosts can say that it does, or set a key");
+    } else if (server->draining && !probe) {
         refuse(connection, 503, "shutting_down", "the server is shutting down");
     } else if (connection->over_limit && !probe) {
         count_limit(connection, DI_HTTP_LIMIT_CONNECTIONS);

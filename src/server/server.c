@@ -44,9 +44,10 @@ static di_status read_settings(const di_config *config, di_http_settings *settin
         .tls_cert = copy_option(config, DI_OPT_TLS_CERT),
         .tls_key = copy_option(config, DI_OPT_TLS_KEY),
         .cors_origin = copy_option(config, DI_OPT_CORS_ORIGIN),
+        .allowed_hosts = copy_option(config, DI_OPT_ALLOWED_HOSTS),
     };
     if (settings->host && settings->port && settings->api_key && settings->api_key_file && settings->tls_cert &&
-        settings->tls_key && settings->cors_origin)
+        settings->tls_key && settings->cors_origin && settings->allowed_hosts)
         return DI_OK;
     return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the server");
 }
@@ -59,6 +60,7 @@ static void free_settings(di_http_settings *settings) {
     free(settings->tls_cert);
     free(settings->tls_key);
     free(settings->cors_origin);
+    free(settings->allowed_hosts);
 }
 
 /* ---------------------------------------------------------------- routes */
@@ -123,18 +125,35 @@ const char *di_server_check_key(const di_server *server, const di_http_message *
     return key ? di_keys_find(server->keys, key) : NULL;
 }
 
-bool di_server_cors_allows(const di_server *server, const char *origin) {
-    const char *list = server->settings.cors_origin;
-    if (!origin || !list[0]) return false;
+/* Whether a list "a,b", or "*", names text[0 .. length), in any case. */
+static bool list_names(const char *list, const char *text, size_t length) {
     if (strcmp(list, "*") == 0) return true;
-    size_t length = strlen(origin);
     while (*list) {
         list += strspn(list, ", ");
         size_t item = strcspn(list, ", ");
-        if (item == length && memcmp(list, origin, length) == 0) return true;
+        if (item && item == length && strncasecmp(list, text, length) == 0) return true;
         list += item;
     }
     return false;
+}
+
+bool di_server_cors_allows(const di_server *server, const char *origin) {
+    return origin && list_names(server->settings.cors_origin, origin, strlen(origin));
+}
+
+/* Without a key the address is loopback, and what keeps a stranger's web page out is that it is another origin. It is
+ * not when its domain name was made to resolve to this address. An address, and a name without a dot, cannot be had
+ * that way. */
+bool di_server_knows_host(const di_server *server, const char *host) {
+    static const char local[] = ".localhost";
+    if (server->keys || !host || host[0] == '[') return true;
+    size_t length = strcspn(host, ":");
+    if (length && host[length - 1] == '.') length--;
+    bool address = strspn(host, "0123456789.") >= length, label = !memchr(host, '.', length);
+    bool below_localhost =
+        length >= sizeof local && strncasecmp(host + length - (sizeof local - 1), local, sizeof local - 1) == 0;
+    return address || label || below_localhost || list_names(server->settings.host, host, length) ||
+           list_names(server->settings.allowed_hosts, host, length);
 }
 
 void di_server_write_cors(const di_server *server, const char *origin, di_text *head) {

@@ -23,7 +23,7 @@ typedef struct di_http_settings {
     size_t connections;
     int workers;
     bool open_probes;
-    char *host, *port, *api_key, *api_key_file, *tls_cert, *tls_key, *cors_origin;
+    char *host, *port, *api_key, *api_key_file, *tls_cert, *tls_key, *cors_origin, *allowed_hosts;
 } di_http_settings;
 
 typedef struct di_route_table {
@@ -109,6 +109,8 @@ typedef struct di_match {
 di_match di_server_match(const di_server *server, const char *method, const char *path, di_text *allow);
 /* Tenant of the request's key; NULL if it has none that is known. */
 const char *di_server_check_key(const di_server *server, const di_http_message *message);
+/* Whether a request with this Host (may be NULL) may be meant for this server. */
+bool di_server_knows_host(const di_server *server, const char *host);
 /* Writes what CORS wants of an answer to a request with this Origin (may be NULL). */
 void di_server_write_cors(const di_server *server, const char *origin, di_text *head);
 bool di_server_cors_allows(const di_server *server, const char *origin);

@@ -718,6 +718,34 @@ static void other_origins_are_let_in_by_name(void **state) {
     di_test_server_stop(&test);
 }
 
+static void names_that_anybody_could_have_are_not_ours(void **state) {
+    (void)state;
+    static const struct {
+        const char *host;
+        bool ours;
+    } rows[] = {
+        {"localhost", true},        {"LOCALHOST:80", true}, {"127.0.0.1:8000", true},  {"[::1]:8000", true},
+        {"10.1.2.3", true},         {"inference", true},    {"a.localhost:1", true},   {"", true},
+        {"evil.example", false},    {"a.evil:80", false},   {"127.0.0.1.evil", false}, {"localhost.evil", false},
+        {"evillocalhost.x", false}, {".localhost", false},  {"evil.example.", false},  {"ours.example:80", true}};
+    di_test_server test;
+    for (int keys = 0; keys < 2; keys++) {
+        start(&test, (const char *const[]){"allowed-hosts", "x.example, Ours.Example", keys ? "api-key" : NULL,
+                                           "secret-key-1", NULL});
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            char request[256];
+            snprintf(request, sizeof request,
+                     "GET /echo HTTP/1.1\r\nHost: %s\r\nx-api-key: secret-key-1\r\nConnection: close\r\n\r\n",
+                     rows[i].host);
+            expect(test.port, request, keys || rows[i].ours ? 200 : 421, "");
+        }
+        di_test_server_stop(&test);
+    }
+    start(&test, (const char *const[]){"allowed-hosts", "*", NULL});
+    expect(test.port, "GET /echo HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", 200, "");
+    di_test_server_stop(&test);
+}
+
 /* ---------------------------------------------------------------- the end */
 
 static void draining_lets_answers_end(void **state) {
@@ -795,6 +823,7 @@ int main(void) {
         cmocka_unit_test(connections_have_a_limit),
         cmocka_unit_test(without_a_key_nothing_but_files_answers),
         cmocka_unit_test(other_origins_are_let_in_by_name),
+        cmocka_unit_test(names_that_anybody_could_have_are_not_ours),
         cmocka_unit_test(draining_lets_answers_end),
         cmocka_unit_test(the_deadline_ends_what_is_left),
     };
