@@ -113,9 +113,9 @@ vllm:spec_decode_num_accepted_tokens_total{{model_name="tiny"}} 71
             self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
             self.wfile.flush()
 
-    def delta(self, finish=None, more=None, **delta):
+    def delta(self, finish=None, more=None, index=0, **delta):
         self.event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny",
-                    "choices": [{"index": 0, "delta": delta, "finish_reason": finish, **(more or {})}]})
+                    "choices": [{"index": index, "delta": delta, "finish_reason": finish, **(more or {})}]})
 
     def chat(self, body, last):
         what = self.server.fault or last["content"]
@@ -127,7 +127,8 @@ vllm:spec_decode_num_accepted_tokens_total{{model_name="tiny"}} 71
         for name, value in {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", "x-request-id": "req-8"}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.delta(role="assistant", content="")
+        for index in range(body.get("n", 1)):  # more than the first say nothing
+            self.delta(role="assistant", content="", index=index)
         finish, text, reasoning = "stop", f"You said: {what}. Grüße 🌱 {hashlib.sha256(json.dumps([body['messages'], body['seed']]).encode()).hexdigest()}", ""
         pause = 0.005 if what.startswith("think") else self.server.pause
         if what.startswith("think"):
@@ -147,8 +148,12 @@ vllm:spec_decode_num_accepted_tokens_total{{model_name="tiny"}} 71
         for i in range(0, len(reasoning), 9):
             self.delta(reasoning_content=reasoning[i:i + 9], more={"token_ids": [i]})
             count += 1
-            time.sleep(0.03)
+            time.sleep(0.01)
+        if reasoning:
+            self.server.gate.wait(60)
         for i in range(0, len(text), 5):
+            if i == 15:
+                self.server.gate.wait(60)
             self.delta(content=text[i:i + 5], more={"token_ids": [len(text) + i]})
             count += 1
             time.sleep(pause)
@@ -177,10 +182,13 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def start(**more):
-    """A running server: .address, .bodies (what was asked), .seen (paths), .dropped (clients that left)."""
+    """A running server: .address, .bodies (what was asked), .seen (paths), .dropped (clients that left). While .gate is cleared,
+    every answer stops after its thoughts or its first few characters."""
     server = Server(("127.0.0.1", 0), Script)
     server.key, server.ready, server.fault, server.steps, server.dropped, server.pause = "", True, "", 0, 0, 0.02
     server.bodies, server.seen = [], []
+    server.gate = threading.Event()
+    server.gate.set()
     for name, value in more.items():
         setattr(server, name, value)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -7,7 +7,8 @@ const QUESTIONS = [
     "Do you ship abroad?", "I was charged twice.", "How long does a refund take?", "Is the blue one in stock?",
     "Please cancel my subscription.", "How do I reset my password?", "The coupon does not work.", "I need an invoice.",
 ];
-const HEAD_START_MS = 150;
+const MOST_GROUPS = 3;
+const HEAD_START_MS = 3000; // at most; the crowd should be there first
 
 /** First place where two texts differ, -1 if nowhere. */
 export function firstDifference(a, b) {
@@ -29,8 +30,8 @@ const bytes = (text) => new TextEncoder().encode(text).length;
 
 /**
  * request, seed: what was sent for `first`, an Answer. size: how many others. onProgress({dots, matched(), total}) is called
- * with every piece; matched: characters that agree so far; dots: for each of the crowd "", "on", "done" or "refused".
- * Returns {equal, bytes, tokens, hash, others, otherTokens, where}; where: what differs and the two excerpts.
+ * with every piece; matched: characters that agree so far; dots: for each of the crowd "", "on" or "refused".
+ * Returns {equal, bytes, tokens, hash, others, where}; where: what differs and the two excerpts.
  */
 export async function sameAgain({ request, seed, first, size, key, signal, onProgress }) {
     const crowd = new AbortController();
@@ -38,35 +39,41 @@ export async function sameAgain({ request, seed, first, size, key, signal, onPro
     const dots = Array(size).fill("");
     const wanted = transcript(first);
     const second = new Answer();
-    let otherTokens = 0;
-    let woken = () => {};
-    const started = new Promise((resolve) => (woken = resolve));
+    let allThere = () => {};
+    const crowded = new Promise((resolve) => (allThere = resolve));
     const matched = () => {
         const at = firstDifference(wanted, transcript(second));
         return at < 0 ? wanted.length : at;
     };
     const progress = () => onProgress({ dots, matched, total: wanted.length });
 
-    // Half of the crowd shares the conversation up to its last message, half begins with something else: both kinds of
-    // neighbour, in the step and in the cache.
-    const others = dots.map((_, i) => {
-        const question = { role: "user", content: QUESTIONS[i % QUESTIONS.length] };
-        const messages = i % 2 ? [question] : [...request.messages.slice(0, -1), question];
-        const body = chatBody({ ...request, tools: undefined, messages, temperature: 0.5 + i / size / 2 }, 1 + i);
-        return streamChat(body, {
-            key, signal: crowd.signal,
-            onChunk: () => {
-                otherTokens++;
-                if (dots[i] !== "on") {
-                    dots[i] = "on";
-                    progress();
-                }
-                woken();
-            },
-        }).then(() => (dots[i] = "done"), (error) => (dots[i] = error.name === "AbortError" ? dots[i] : "refused"));
+    // A browser opens six connections to a server at most, and one of them must stay free: the crowd comes as a few requests
+    // for several answers each. Some share the conversation up to its last message, some begin with something else: both
+    // kinds of neighbour, in the step and in the cache. Who has been answered asks again, so that the crowd stays.
+    const neighbours = async (group, from, count) => {
+        const question = { role: "user", content: QUESTIONS[Math.floor(Math.random() * QUESTIONS.length)] };
+        const messages = group % 2 ? [question] : [...request.messages.slice(0, -1), question];
+        const theirs = { ...request, tools: undefined, messages, temperature: 1, n: count };
+        const mark = (i, dot) => {
+            if (dots[i] === dot || i >= from + count) return;
+            dots[i] = dot;
+            progress();
+            if (dots.every(Boolean)) allThere();
+        };
+        const onChunk = (chunk) => chunk.choices?.forEach((choice) => mark(from + choice.index, "on"));
+        try {
+            for (let time = 0; !crowd.signal.aborted; time++) await streamChat(chatBody(theirs, 1 + from + time * size), { key, signal: crowd.signal, onChunk });
+        } catch (error) {
+            for (let i = from; i < from + count && error.name !== "AbortError"; i++) mark(i, "refused");
+        }
+    };
+    const groups = Math.min(size, MOST_GROUPS);
+    const others = Array.from({ length: groups }, (_, i) => {
+        const from = Math.floor(i * size / groups);
+        return neighbours(i, from, Math.floor((i + 1) * size / groups) - from);
     });
     try {
-        await Promise.race([started, Promise.allSettled(others), new Promise((resolve) => setTimeout(resolve, HEAD_START_MS))]);
+        await Promise.race([crowded, Promise.allSettled(others), new Promise((resolve) => setTimeout(resolve, HEAD_START_MS))]);
         await streamChat(chatBody(request, seed), {
             key, signal,
             onChunk: (chunk) => {
@@ -80,8 +87,7 @@ export async function sameAgain({ request, seed, first, size, key, signal, onPro
     }
     return {
         equal: compare(first, second) === null, where: compare(first, second), bytes: bytes(parts(first).join("")), tokens: second.tokenIds?.length ?? 0,
-        hash: first.logitsHash && second.logitsHash ? second.logitsHash : "",
-        others: dots.filter((dot) => dot === "on" || dot === "done").length, otherTokens,
+        hash: first.logitsHash && second.logitsHash ? second.logitsHash : "", others: dots.filter((dot) => dot === "on").length,
     };
 }
 

@@ -572,8 +572,8 @@ function showVerdict(box, crowd, result) {
     if (result.equal) {
         const what = [number(result.bytes, "byte")];
         if (result.tokens) what.push(number(result.tokens, "token id"));
-        const words = line("verdict-words", strong("The same."), ` ${what.join(" and ")} agree, beside ${number(result.others, "other request")} that were being answered.`);
-        if (result.others === 1) words.lastChild.textContent = ` ${what.join(" and ")} agree, beside one other request that was being answered.`;
+        const beside = result.others ? `, beside ${number(result.others, "other answer")} in progress` : "; there was no crowd: the server refused it";
+        const words = line("verdict-words", strong("The same."), ` ${what.join(" and ")} agree${beside}.`);
         if (result.hash) words.append(" The logits have the hash ", code(result.hash), " both times.");
         box.replaceChildren(crowd, words);
         return;
