@@ -94,6 +94,7 @@ static di_status make_choices(di_call *call) {
             .id_prefix = call->endpoint == DI_ENDPOINT_MESSAGES ? "toolu_" : "call_",
             .id_seed =
                 XXH64(call->ids[0].data, call->ids[0].count * sizeof *call->ids[0].data, call->sampling.seq_seed + i),
+            .grammar = call->grammar != NULL,
             .lenient = call->prompt.tools,
             .on_part = take_part,
             .arg = choice,
@@ -135,6 +136,26 @@ static di_status submit(di_call *call) {
     return DI_OK;
 }
 
+/* The engine knows a grammar as so_args; the client has another name for it. */
+static void name_grammar_field(const di_call *call, di_error *error) {
+    static const char ours[] = "so_args", schema[] = ".schema";
+    if (!call->grammar || strncmp(error->param, ours, strlen(ours)) != 0) return;
+    di_text text = {0};
+    for (const char *at = error->message, *next; *at; at = next) {
+        next = strstr(at, ours);
+        if (!next) {
+            di_text_puts(&text, at);
+            break;
+        }
+        di_text_append(&text, at, (size_t)(next - at));
+        di_text_puts(&text, call->grammar);
+        next += strlen(ours);
+        if (strncmp(next, schema, strlen(schema)) == 0) next += strlen(schema);
+    }
+    if (!text.failed && text.data) di_fail(error, error->status, call->grammar, "%s", text.data);
+    di_text_free(&text);
+}
+
 /* -------------------------------------------------------------------------------------------------- answering */
 
 size_t di_call_headers(const di_call *call, bool stream, di_header headers[4]) {
@@ -150,7 +171,7 @@ size_t di_call_headers(const di_call *call, bool stream, di_header headers[4]) {
 }
 
 /* Names of fields come from the client: what may not stand in a header becomes '?'. */
-static void clean_names(di_text *names) {
+void di_call_clean_names(di_text *names) {
     if (names->failed) di_text_clear(names);
     if (names->length > HEADER_NAME_BYTES) names->length = HEADER_NAME_BYTES;
     for (size_t i = 0; i < names->length; i++)
@@ -322,7 +343,9 @@ static bool take_event(di_call *call, uint32_t index, const di_event *event) {
     case DI_EVENT_DONE:
         job->done = true;
         if (event->status != DI_OK) {
-            di_call_fail(call, &event->error);
+            call->error = event->error;
+            name_grammar_field(call, &call->error);
+            di_call_fail(call, &call->error);
             return false;
         }
         if (++call->jobs_done < call->prompt_count) break;
@@ -342,6 +365,7 @@ static void on_drain(di_exchange *exchange, void *user) {
  * run further by the engine. */
 static void take_events(void *arg) {
     di_call *call = arg;
+    if (call->preparing) return; /* di_call_run looks again */
     int left = DRAIN_EVENTS;
     bool full = false;
     for (uint32_t i = 0; i < call->prompt_count && left > 0 && !full; i++) {
@@ -365,8 +389,7 @@ static void take_events(void *arg) {
 
 /* --------------------------------------------------------------------------------------------------- life time */
 
-void di_call_run(di_call *call) {
-    clean_names(&call->unknown);
+bool di_call_submit(di_call *call) {
     call->task = (di_server_task){.run = take_events, .arg = call};
     di_status status = DI_OK;
     if (!draw_id_and_seed(call))
@@ -374,12 +397,13 @@ void di_call_run(di_call *call) {
     if (status == DI_OK) status = make_reply(call);
     if (status == DI_OK) status = make_choices(call);
     if (status == DI_OK) status = submit(call);
-    if (status != DI_OK) {
-        di_call_fail(call, &call->error);
-        di_call_free(call);
-        return;
-    }
+    name_grammar_field(call, &call->error);
+    return status == DI_OK;
+}
+
+void di_call_run(di_call *call) {
     if (call->stream) begin_stream(call);
+    take_events(call);
 }
 
 void di_call_free(di_call *call) {

@@ -70,7 +70,8 @@ struct di_call {
     di_sampling sampling;
     int32_t priority;
     bool stream, include_usage, continuous_usage, hide_reasoning, stop_in_text, token_ids;
-    bool token_strings; /* tokenize */
+    bool token_strings;  /* tokenize */
+    const char *grammar; /* the field that binds the answer, NULL = none does */
 
     /* How it runs. */
     char id[64];
@@ -84,14 +85,18 @@ struct di_call {
     bool ended; /* the exchange was answered */
 };
 
-/* Reads the body. Worker thread. False: call->error says why not. */
+/* Reads the body, and submits what is to be generated. Worker thread: schemas are compiled and long prompts encoded
+ * here. False: call->error says why not. */
 bool di_call_prepare(di_call *call);
+bool di_call_submit(di_call *call);
 
-/* Submits and runs a call that was prepared; it frees itself in the end. I/O thread. */
+/* Begins to answer a call that was submitted; it frees itself in the end. I/O thread. */
 void di_call_run(di_call *call);
 void di_call_fail(di_call *call, const di_error *error); /* answers with an error */
 void di_call_free(di_call *call);
 
+/* Names of ignored fields, as they may stand in a header. */
+void di_call_clean_names(di_text *names);
 /* Header fields of every answer of a call: at most 4. */
 size_t di_call_headers(const di_call *call, bool stream, di_header headers[4]);
 

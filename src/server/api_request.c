@@ -275,6 +275,103 @@ static void apply_service_values(di_call *call) {
     }
 }
 
+/* ------------------------------------------------------------------------------------------ bound answers */
+
+/* A grammar of the engine, from text or from JSON. */
+static bool bind(di_call *call, const char *field, const char *type, const di_json *schema, const char *text) {
+    di_so_args *args = &call->sampling.so_args;
+    call->grammar = field;
+    args->schema_type = type;
+    args->schema = text;
+    if (!schema) return true;
+    di_text copy = {0};
+    di_json_writer writer;
+    di_json_begin(&writer, &copy);
+    di_json_value(&writer, schema);
+    args->schema = copy.failed ? NULL : di_arena_copy(call->arena, copy.data, copy.length);
+    di_text_free(&copy);
+    return args->schema ? true : no_memory(call);
+}
+
+/* One of several texts, as an expression. */
+static bool bind_choice(di_call *call, const char *field, const di_json *list) {
+    di_text text = {0};
+    for (const di_json *item = list->first; item; item = item->next) {
+        if (item->type != DI_JSON_STRING || !item->length || strlen(item->text) != item->length) {
+            di_text_free(&text);
+            di_fail(&call->error, DI_ERR_INVALID_ARGUMENT, field, "%s must be a list of texts, none empty", field);
+            return false;
+        }
+        if (text.length) di_text_putc(&text, '|');
+        for (const char *c = item->text; *c; c++) {
+            if (strchr("\\.+*?()|[]{}^$/", *c)) di_text_putc(&text, '\\');
+            di_text_putc(&text, *c);
+        }
+    }
+    char *copy = text.failed ? NULL : di_arena_copy(call->arena, text.data, text.length);
+    di_text_free(&text);
+    return copy ? bind(call, field, "regex", NULL, copy) : no_memory(call);
+}
+
+static bool bind_json(di_call *call, const char *field, const di_json *value) {
+    if (value->type == DI_JSON_STRING) return bind(call, field, "json", NULL, value->text);
+    return bind(call, field, "json", value, NULL);
+}
+
+/* structured_outputs and guided_*: vLLM's names. */
+static bool read_structured(di_call *call) {
+    const di_json *body = call->body, *object = di_field_get(body, "structured_outputs");
+    const struct {
+        const char *field, *kind;
+        const di_json *value;
+    } given[] = {{"structured_outputs.json", "json", di_field_get(object, "json")},
+                 {"structured_outputs.regex", "regex", di_field_get(object, "regex")},
+                 {"structured_outputs.choice", "choice", di_field_get(object, "choice")},
+                 {"structured_outputs.grammar", "gbnf", di_field_get(object, "grammar")},
+                 {"structured_outputs.json_object", "json_object", di_field_get(object, "json_object")},
+                 {"guided_json", "json", di_field_get(body, "guided_json")},
+                 {"guided_regex", "regex", di_field_get(body, "guided_regex")},
+                 {"guided_choice", "choice", di_field_get(body, "guided_choice")},
+                 {"guided_grammar", "gbnf", di_field_get(body, "guided_grammar")}};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        const di_json *value = given[i].value;
+        const char *field = given[i].field, *kind = given[i].kind;
+        if (!value || value->type == DI_JSON_FALSE) continue;
+        if (call->grammar || call->prompt.tools) {
+            di_fail(&call->error, DI_ERR_INVALID_ARGUMENT, field, "%s can not be used together with %s", field,
+                    call->grammar ? call->grammar : "tools");
+            return false;
+        }
+        bool good = strcmp(kind, "json") == 0     ? bind_json(call, field, value)
+                    : strcmp(kind, "choice") == 0 ? bind_choice(call, field, value)
+                                                  : bind(call, field, kind, NULL, value->text);
+        if (!good) return false;
+    }
+    return true;
+}
+
+/* What response_format asks for, and whatever begins only behind the reasoning. */
+static bool bind_answer(di_call *call) {
+    static const char *const fields[DI_ENDPOINT_COUNT] = {[DI_ENDPOINT_CHAT] = "response_format",
+                                                          [DI_ENDPOINT_MESSAGES] = "output_config.format",
+                                                          [DI_ENDPOINT_RESPONSES] = "text.format"};
+    const di_constraint *constraint = &call->prompt.constraint;
+    const char *field = fields[call->endpoint];
+    bool good = true;
+    if (constraint->kind == DI_CONSTRAINT_JSON)
+        good = bind(call, field, constraint->schema ? "json" : "json_object", constraint->schema, NULL);
+    else if (constraint->kind == DI_CONSTRAINT_REGEX)
+        good = bind(call, field, "regex", NULL, constraint->regex);
+    if (good && call->endpoint == DI_ENDPOINT_CHAT) good = read_structured(call);
+    if (good && call->grammar && constraint->after_thought) {
+        di_so_args *args = &call->sampling.so_args;
+        args->trigger_token_ids = &call->api->recipe.ids[DI_CONTROL_THINK_END];
+        args->trigger_token_count = 1;
+        args->trigger_required = true;
+    }
+    return good;
+}
+
 /* ----------------------------------------------------------------------------------------------------- prompts */
 
 static bool new_prompts(di_call *call, size_t count) {
@@ -300,11 +397,6 @@ static bool read_conversation(di_call *call) {
     if (di_recipe_parse_request(call->arena, flavours[call->endpoint], call->body, &call->conversation, &call->options,
                                 &call->error) != DI_OK)
         return false;
-    di_format format = call->conversation.format;
-    if (format == DI_FORMAT_JSON_SCHEMA || format == DI_FORMAT_REGEX)
-        return fail(call, DI_ERR_UNSUPPORTED,
-                    call->endpoint == DI_ENDPOINT_RESPONSES ? "text.format" : "response_format",
-                    "constrained output (json_schema, regex) is not available in this version; json_object is");
     if (di_recipe_render(&api->recipe, &call->conversation, &call->options, call->arena, &call->prompt, &call->error) !=
         DI_OK)
         return false;
@@ -441,15 +533,16 @@ static bool prepare_generation(di_call *call) {
     call->sampling = call->api->values;
     if (!read_sampling(call)) return false;
     if (call->endpoint == DI_ENDPOINT_COMPLETIONS) {
-        if (!read_completion(call)) return false;
+        if (!read_completion(call) || !read_structured(call)) return false;
     } else {
         if (!read_conversation(call)) return false;
         bool include = true;
         read_bool(call->body, "include_reasoning", &include);
         call->hide_reasoning = !include;
         if (call->api->like_service) apply_service_values(call);
+        if (!bind_answer(call)) return false;
     }
-    return check_room(call);
+    return check_room(call) && di_call_submit(call);
 }
 
 bool di_call_prepare(di_call *call) {

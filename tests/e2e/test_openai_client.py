@@ -11,6 +11,7 @@ import time  # noqa: E402
 
 import common  # noqa: E402
 import openai  # noqa: E402
+import pydantic  # noqa: E402
 from api_case import BOOK, BOOKED, BOOKING  # noqa: E402
 
 TOOL = {"type": "function", "function": BOOK}
@@ -103,6 +104,17 @@ class OpenAI(api_case.Case):
         answer = self.chat(messages=messages, response_format={"type": "json_object"})
         self.assertIsInstance(json.loads(answer.choices[0].message.content), dict)
 
+    def test_answers_as_classes(self):
+        class Booking(pydantic.BaseModel):
+            restaurant: str
+            people: int
+
+        messages = [{"role": "user", "content": "Give me this booking as json: Golden Dragon, 7 pm, 4 people."}]
+        answer = self.openai.chat.completions.parse(model="tiny", messages=messages, response_format=Booking, temperature=0)
+        self.assertIsInstance(answer.choices[0].message.parsed, Booking)
+        answer = self.openai.responses.parse(model="tiny", input=messages, text_format=Booking, temperature=0)
+        self.assertIsInstance(answer.output_parsed, Booking)
+
     def test_completions(self):
         answer = self.openai.completions.create(model="tiny", prompt="The table is booked for", temperature=0, logprobs=1)
         chunks = list(self.openai.completions.create(model="tiny", prompt="The table is booked for", temperature=0, stream=True))
@@ -139,7 +151,7 @@ class OpenAI(api_case.Case):
         self.assertEqual((caught.exception.param, caught.exception.code), ("temperature", "invalid_request_error"))
         self.assertIn("the valid range of temperature is [0, 2]", str(caught.exception))
         with self.assertRaises(openai.BadRequestError):
-            self.chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {}}})
+            self.chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}})
         self.assertEqual([m.id for m in self.openai.models.list()], ["tiny"])
         self.assertEqual(self.openai.models.retrieve("tiny").id, "tiny")
 
