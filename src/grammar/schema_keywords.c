@@ -874,22 +874,25 @@ static void kw_ref(const keyword *k) {
     if (target) append(k, di_node_form(k->c, target, sign(k->positive)));
 }
 
+/* Where a dynamic anchor is meant, the outermost of that name counts; with one of that name it is the target itself. */
 static void kw_dynamic_ref(const keyword *k) {
-    const di_json *target = NULL;
-    if (k->at->type == DI_JSON_STRING && k->at->text[0] == '#' && k->c->resource_count == 1) {
-        for (uint32_t i = 0; i < k->c->anchor_count; i++) {
-            const anchor *a = &k->c->anchors[i];
-            if (a->length != k->at->length - 1 || memcmp(a->name, k->at->text + 1, a->length) != 0) continue;
-            if (target)
-                target = NULL, i = k->c->anchor_count;
-            else
-                target = a->node;
-        }
-    }
-    if (target)
-        append(k, di_node_form(k->c, target, sign(k->positive)));
-    else
+    compiler *c = k->c;
+    const di_json *target = di_schema_resolve(c, k->node, k->at);
+    if (!target) return;
+    const anchor *own = NULL;
+    uint32_t same = 0;
+    const char *hash = strchr(k->at->text, '#');
+    for (uint32_t i = 0; hash && i < c->anchor_count; i++)
+        if (c->anchors[i].dynamic && c->anchors[i].node == target && strlen(hash + 1) == c->anchors[i].length &&
+            memcmp(hash + 1, c->anchors[i].name, c->anchors[i].length) == 0)
+            own = &c->anchors[i];
+    for (uint32_t i = 0; own && i < c->anchor_count; i++)
+        same += c->anchors[i].dynamic && c->anchors[i].length == own->length &&
+                memcmp(c->anchors[i].name, own->name, own->length) == 0;
+    if (own && same > 1)
         unsupported(k, "this dynamic reference has more than one possible target");
+    else
+        append(k, di_node_form(c, target, sign(k->positive)));
 }
 
 static void kw_recursive_ref(const keyword *k) {
