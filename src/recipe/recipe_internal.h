@@ -98,6 +98,13 @@ bool di_id_table_calls(di_id_table *table, di_arena *arena, const di_tool_call *
 size_t di_id_table_find(const di_id_table *table, const char *id); /* SIZE_MAX: not there */
 const char *di_id_table_duplicate(const di_id_table *table);       /* an id that is there twice, or NULL */
 
+typedef struct di_name_set { /* start from {0}; names are borrowed */
+    const char **slots;      /* [capacity], a power of two; NULL = free */
+    size_t count, capacity;
+} di_name_set;
+bool di_name_set_has(const di_name_set *set, const char *name);
+bool di_name_set_add(di_name_set *set, di_arena *arena, const char *name); /* false when out of memory */
+
 /* ---------------------------------------------------------------------------------------------- render.c */
 
 /* Segments are collected as offsets, since the text still moves while it grows. */

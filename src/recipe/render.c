@@ -51,6 +51,10 @@ static void put_marked(di_builder *b, const char *text, size_t length, di_contro
     if (!length) return;
     size_t plain = 0;
     for (size_t at = 0; at < length;) {
+        if (text[at] != '<' && text[at] != DI_DSML[0]) { /* what marks begin with */
+            at++;
+            continue;
+        }
         size_t mark_length = 0;
         int mark = (int)first;
         for (; mark <= (int)last; mark++) {

@@ -193,16 +193,10 @@ static di_status read_reasoning(turn *t, size_t index, const di_json *item) {
     return DI_OK;
 }
 
-/* The name that the model is shown for a tool of a namespace. */
+/* The name that the model is shown for a tool of a namespace: of several declared alike the first one's. */
 static di_status shown_name(di_reader *r, const char *space, const char *name, const char **shown) {
-    const di_conversation *c = r->conversation;
     *shown = name;
     if (!space) return DI_OK;
-    for (size_t i = 0; i < c->tool_count; i++)
-        if (c->tools[i].space && strcmp(c->tools[i].space, space) == 0 && strcmp(c->tools[i].own_name, name) == 0) {
-            *shown = c->tools[i].name;
-            return DI_OK;
-        }
     di_text text = {0};
     di_text_printf(&text, "%s::%s", space, name);
     *shown = text.failed ? NULL : di_arena_copy(r->arena, text.data, text.length);

@@ -11,6 +11,7 @@ typedef struct tool_list {
     di_reader *reader;
     di_tool *tools; /* [count] */
     size_t count, capacity;
+    di_name_set names; /* of the tools in namespaces */
 } tool_list;
 
 static di_tool *add_tool(tool_list *list) {
@@ -142,12 +143,6 @@ static di_status read_custom_tool(tool_list *list, const di_json *item, size_t i
     return status == DI_OK ? custom_schema(r, &tool->parameters) : status;
 }
 
-static bool is_taken(const tool_list *list, const char *name) {
-    for (size_t i = 0; i + 1 < list->count; i++) /* the last one is the one that asks */
-        if (strcmp(list->tools[i].name, name) == 0) return true;
-    return false;
-}
-
 /* "space::name", with _1, _2 ... where that is taken; the namespace's description before the tool's own. */
 static di_status put_in_space(tool_list *list, const char *space, const char *description) {
     di_reader *r = list->reader;
@@ -156,7 +151,8 @@ static di_status put_in_space(tool_list *list, const char *space, const char *de
     size_t plain = 0;
     di_text_printf(&name, "%s::%s", space, tool->own_name);
     plain = name.length;
-    for (unsigned n = 1; n <= MAX_CLASHES && name.data && !name.failed && is_taken(list, name.data); n++) {
+    for (unsigned n = 1; n <= MAX_CLASHES && name.data && !name.failed && di_name_set_has(&list->names, name.data);
+         n++) {
         name.length = plain;
         di_text_printf(&name, "_%u", n);
     }
@@ -166,7 +162,9 @@ static di_status put_in_space(tool_list *list, const char *space, const char *de
     if (description) tool->description = told.failed ? NULL : di_arena_copy(r->arena, told.data, told.length);
     di_text_free(&name);
     di_text_free(&told);
-    return tool->name && (!description || tool->description) ? DI_OK : di_reader_memory(r);
+    bool kept =
+        tool->name && (!description || tool->description) && di_name_set_add(&list->names, r->arena, tool->name);
+    return kept ? DI_OK : di_reader_memory(r);
 }
 
 static di_status read_namespace(tool_list *list, const di_json *item, size_t index) {
