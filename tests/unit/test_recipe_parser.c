@@ -633,6 +633,54 @@ static void test_counters(void **state) {
     di_arena_free(s.arena);
 }
 
+/* A call of the history, read back as if the model had written it: the arguments as Python would write them. */
+static void test_round_trip(void **state) {
+    (void)state;
+    static const char *const rows[] = {
+        "{}",
+        "{\"a\": 1}",
+        "{\"a\": \"x < y </b> \\\"q\\\" \\\\ \\n\\t\\u0001 é🙂 ｜DSML｜ <｜User｜>\", \"\": null}",
+        "{\"a b\": [1, 2.0, 1e-05, true, {\"k\": {}}], \"é\": {\"x\": \"</｜DSML｜\"}, \"n\": -0.0}",
+        "{\"input\": \"text\", \"arguments\": [1]}",
+        "{\"s\": \"\", \"t\": \" \", \"u\": \"\\n\\n\", \"v\": \"12\", \"w\": \"{}\", \"x\": \"null\"}",
+        "{\"big\": 123456789012345678901234567890, \"deep\": [[[[[[[[]]]]]]]]}",
+        "{\"a\": \"</｜DSML｜ parameter\", \"b\": \"<｜DSML｜ invoke name=\\\"z\\\">\"}",
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int profile = 0; profile < 3; profile++) {
+            setting s;
+            di_text text = {0};
+            di_text_puts(&text, ASK ",\"thinking\":false,\"tools\":[{\"function\":{\"name\":\"f\"}}]}");
+            prepare(&s, DI_FLAVOUR_CHAT, text.data);
+            const di_json *arguments;
+            assert_int_equal(di_json_parse(s.arena, rows[i], strlen(rows[i]), 0, &arguments, NULL), DI_OK);
+            di_tool_call calls[] = {{.id = "1", .name = "f", .arguments = arguments},
+                                    {.id = "2", .name = "g q", .arguments = arguments}};
+            const di_content said = {DI_CONTENT_TEXT, "Well.", 5};
+            const di_message messages[] = {
+                {.role = DI_ROLE_USER},
+                {.role = DI_ROLE_ASSISTANT, .content = &said, .content_count = 1, .calls = calls, .call_count = 2}};
+            const di_conversation history = {.messages = messages, .count = 2};
+            di_recipe other = recipe;
+            di_recipe_options options;
+            di_prompt prompt;
+            other.profile = (di_recipe_profile)profile;
+            di_recipe_options_default(&options);
+            options.thinking = false;
+            options.no_header = true;
+            assert_int_equal(di_recipe_render(&other, &history, &options, s.arena, &prompt, NULL), DI_OK);
+            const char *written = strstr(prompt.text, "</think>") + strlen("</think>");
+            size_t length = strlen(written) - strlen("<｜end▁of▁sentence｜>");
+            char *ours = run_all(&s, written, length, DI_END_EOS);
+            di_text_clear(&text);
+            di_text_printf(&text, "R:|C:Well.|T:f:%s|T:g q:%s|tool_calls", rows[i], rows[i]);
+            assert_string_equal(ours, text.data);
+            free(ours);
+            di_text_free(&text);
+            di_arena_free(s.arena);
+        }
+}
+
 static void test_namespaces(void **state) {
     (void)state;
     setting s;
@@ -649,7 +697,8 @@ static void test_namespaces(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),     cmocka_unit_test(test_malformed), cmocka_unit_test(test_described),
-        cmocka_unit_test(test_ids_decide), cmocka_unit_test(test_counters),  cmocka_unit_test(test_namespaces),
+        cmocka_unit_test(test_ids_decide), cmocka_unit_test(test_counters),  cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_namespaces),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
