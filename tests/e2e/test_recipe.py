@@ -1,4 +1,5 @@
 """Tools, thinking and formats through generate --json: calls, results fed back, limits through a call, faults by name."""
+# labels: long
 import json
 
 import common
@@ -49,7 +50,7 @@ class Tools(Case):
         _, (whole,) = choices(request([ASK], tools=TOOLS, thinking=True))
         arguments = whole["tool_calls"][0]["function"]["arguments"]
         length = len(whole["token_ids"])
-        limits = sorted(set(range(1, length, 9)) | {length - 2, length - 1, length})
+        limits = sorted(set(range(1, length, 16)) | {length - 2, length - 1, length})
         result, cut = choices(*[request([ASK], limit, tools=TOOLS, thinking=True) for limit in limits])
         self.assertEqual(result.code, 0, result.err)
         for limit, choice in zip(limits, cut):
