@@ -135,8 +135,9 @@ typedef struct di_chat_prompt {
     int32_t reasoning_end_token_id; /* </think>; with in_reasoning, stop strings are armed by it (stop_arm_token_id) */
 } di_chat_prompt;
 
-/* A JSON object {"messages": [...], "thinking"?, "reasoning_effort"?} as in `generate --json`. Client text never yields
- * a control token. Without "thinking" the model's own default holds. Errors name the field: "messages[2].content". */
+/* A JSON object {"messages": [...], "thinking"?, "reasoning_effort"?, "tools"?, ...} as in `generate --json` and in the
+ * chat interface (docs/recipe.md). Client text never yields a control token. Without "thinking" the model's own default
+ * holds. Errors name the field: "messages[2].content". */
 DI_API di_status di_render_chat(di_engine *engine, const char *json, size_t length, di_chat_prompt *prompt,
                                 di_error *error);
 
