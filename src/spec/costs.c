@@ -11,7 +11,7 @@ static uint32_t bin_of(uint32_t size) {
     return bin < DI_COST_BINS ? bin : DI_COST_BINS - 1;
 }
 
-static double median(const double *values, uint32_t count) {
+static double low_third(const double *values, uint32_t count) {
     double sorted[DI_COST_SAMPLES] = {0};
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = i;
@@ -21,7 +21,7 @@ static double median(const double *values, uint32_t count) {
         }
         sorted[at] = values[i];
     }
-    return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+    return sorted[(count - 1) / 3];
 }
 
 void di_costs_add(di_costs *costs, uint32_t size, double seconds) {
@@ -30,7 +30,7 @@ void di_costs_add(di_costs *costs, uint32_t size, double seconds) {
     uint32_t held = costs->bins[bin].count < DI_COST_SAMPLES ? (uint32_t)costs->bins[bin].count : DI_COST_SAMPLES;
     costs->bins[bin].seconds[at] = seconds;
     costs->bins[bin].sizes[at] = size;
-    costs->bins[bin].median = median(costs->bins[bin].seconds, held);
+    costs->bins[bin].typical = low_third(costs->bins[bin].seconds, held);
     costs->bins[bin].size = 0;
     for (uint32_t i = 0; i < held; i++) costs->bins[bin].size += costs->bins[bin].sizes[i] / held;
 }
@@ -47,7 +47,7 @@ typedef struct point {
 static uint32_t points_of(const di_costs *costs, point points[DI_COST_BINS]) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < DI_COST_BINS; i++)
-        if (costs->bins[i].count) points[count++] = (point){costs->bins[i].size, costs->bins[i].median};
+        if (costs->bins[i].count) points[count++] = (point){costs->bins[i].size, costs->bins[i].typical};
     for (uint32_t i = count; i-- > 1;)
         if (points[i - 1].seconds > points[i].seconds) points[i - 1].seconds = points[i].seconds;
     return count;

@@ -1,9 +1,9 @@
 /* costs.h - what a step of n rows, or a draft of n blocks, takes, as measured on this machine while it runs.
  *
- * Sizes up to DI_COST_EXACT are kept one by one, larger ones in bins an eighth apart. Each keeps its last samples;
- * their median counts. A larger size never costs less than a smaller one: other work on the machine only adds time, so
- * the smaller of the two is believed. Costs decide how fast, never what: no result depends on them. Plain data, one
- * thread.
+ * Sizes up to DI_COST_EXACT are kept one by one, larger ones in bins an eighth apart. Each keeps its last samples, of
+ * which the end of the lowest third counts, and a larger size never costs less than a smaller one: other work on the
+ * machine and memory that is touched for the first time only add time, so the smaller is believed. Costs decide how
+ * fast, never what: no result depends on them. Plain data, one thread.
  */
 #ifndef DI_SPEC_COSTS_H
 #define DI_SPEC_COSTS_H
@@ -17,7 +17,7 @@ typedef struct di_costs {
         double seconds[DI_COST_SAMPLES]; /* ring */
         double sizes[DI_COST_SAMPLES];   /* their sizes */
         uint64_t count;                  /* ever */
-        double size, median;             /* mean size of the samples; 0 = none yet */
+        double size, typical;            /* mean size of the samples, seconds that count */
     } bins[DI_COST_BINS];
 } di_costs; /* zero-initialised: nothing is known */
 

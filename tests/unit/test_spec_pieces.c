@@ -23,7 +23,7 @@ static uint32_t below(uint32_t n) {
 
 /* ---------------------------------------------------------------- costs */
 
-static void costs_are_medians_and_never_fall(void **state) {
+static void costs_are_typical_and_never_fall(void **state) {
     (void)state;
     di_costs costs = {0};
     assert_true(di_costs_get(&costs, 5) == 0);
@@ -37,6 +37,10 @@ static void costs_are_medians_and_never_fall(void **state) {
     assert_true(fabs(di_costs_get(&costs, 6) - 0.006) < 1e-12);
     assert_int_equal(di_costs_known(&costs, 2), 20);
     assert_int_equal(di_costs_known(&costs, 3), 0);
+    di_costs first = {0};
+    di_costs_add(&first, 3, 0.5); /* memory touched for the first time */
+    di_costs_add(&first, 3, 0.003);
+    assert_true(fabs(di_costs_get(&first, 3) - 0.003) < 1e-12);
     di_costs_add(&costs, 1, 0.5); /* one sample that is more than two rows ever took */
     assert_true(di_costs_get(&costs, 1) <= di_costs_get(&costs, 2));
     di_costs_add(&costs, 0, 1);
@@ -297,7 +301,7 @@ static void drafts_that_do_not_pay_pause(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(costs_are_medians_and_never_fall),
+        cmocka_unit_test(costs_are_typical_and_never_fall),
         cmocka_unit_test(schedules_are_the_best_of_all),
         cmocka_unit_test(schedules_of_nothing_and_of_no_numbers),
         cmocka_unit_test(survivals_are_products),
