@@ -352,6 +352,25 @@ class Calls(Engines):
         self.assertEqual(problems, [])
         self.assertEqual(found, [wanted] * 36)
 
+    def test_a_notebook(self):
+        """Cells run in a thread that is not the main one and already has an event loop."""
+        seen = []
+
+        async def cell():
+            with LLM(NANO, max_model_len=512) as llm:
+                seen.append(self.texts(llm.generate("Hello", GREEDY)))
+                seen.append(len(llm.score("Hello")[0].argmax))
+                seen.append([s.text for s in llm.stream("Hello", GREEDY)] != [])
+            async with await AsyncLLM.open(NANO, max_model_len=512) as engine:
+                seen.append(self.texts([await engine.complete("Hello", GREEDY)]))
+
+        thread = threading.Thread(target=lambda: asyncio.run(cell()))
+        thread.start()
+        thread.join()
+        wanted = self.texts(self.llm.generate("Hello", GREEDY))
+        self.assertEqual(seen[0::3], [wanted, wanted])
+        self.assertEqual(len(seen), 4)
+
     def test_progress(self):
         class Bar:
             def __init__(self, total, desc):
