@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest
 
 import common
 
@@ -253,7 +254,7 @@ def join_responses(events):
 
 
 def use_official_clients():
-    """Starts the test again in a virtual environment beside the program, made once, that has the clients."""
+    """Starts the test again in a virtual environment that has the clients."""
     try:
         import anthropic  # noqa: F401
         import openai  # noqa: F401
@@ -261,24 +262,14 @@ def use_official_clients():
         return
     except ImportError:
         pass
-    binary = sys.argv[1] if len(sys.argv) > 1 and os.path.isfile(sys.argv[1]) else os.environ.get("DEEPINFER_BINARY", "")
-    if not binary:
-        sys.exit("usage: %s PROGRAM [test options]" % sys.argv[0])
-    import fcntl
-
-    folder = pathlib.Path(binary).resolve().parent / "clients"
-    python = folder / "bin/python"
-    with open(str(folder) + ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        mark = folder / "made"
-        made = "%s %s %s" % (OPENAI, ANTHROPIC, sys.version)
-        if not mark.exists() or mark.read_text() != made:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=300)
-            subprocess.run([str(python), "-m", "pip", "-q", "install", OPENAI, ANTHROPIC], check=True, timeout=600)
-            mark.write_text(made)
-    if pathlib.Path(sys.prefix).resolve() == folder.resolve():
-        sys.exit("the clients cannot be imported from " + str(folder))
-    os.execv(str(python), [str(python), *sys.argv])
+    try:
+        python = common.venv([OPENAI, ANTHROPIC])
+    except unittest.SkipTest as reason:
+        print(f"skipped: {reason}", file=sys.stderr)
+        sys.exit(0)
+    if pathlib.Path(sys.prefix).resolve() == pathlib.Path(python).parents[1].resolve():
+        sys.exit("the clients cannot be imported from " + sys.prefix)
+    os.execv(python, [python, *sys.argv])
 
 
 class Case(common.Case):

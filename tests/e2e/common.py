@@ -44,27 +44,33 @@ def jsonl(*objects):
     return "".join(json.dumps(o, ensure_ascii=False) + "\n" for o in objects)
 
 
-def venv(requirements):
-    """The interpreter of a virtual environment that holds exactly these requirements ("name==version"); made once and
-    shared by all builds and tests. Without a package index the test that asks is skipped, and the next run tries again."""
+def venv(requirements, dependencies=True):
+    """The interpreter of a virtual environment that holds exactly these requirements ("name==version", as lines of a
+    requirements file, so hashes may follow); made once and shared by all builds and tests. Without a package index the
+    test that asks is skipped, and the next run tries again."""
     wanted = "\n".join(sorted(requirements)) + "\n"
-    place = ROOT / "build/venvs" / hashlib.sha256(f"{sys.version} {sys.prefix}\n{wanted}".encode()).hexdigest()[:16]
-    ready = place / "requirements.txt"
+    place = ROOT / "build/venvs" / hashlib.sha256(f"{sys.version} {sys.base_prefix} {dependencies}\n{wanted}".encode()).hexdigest()[:16]
+    listed = place.with_suffix(".txt")
+    ready = place / "ready"
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{place}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # gone with the process that holds it
         if not ready.exists():
             shutil.rmtree(place, ignore_errors=True)
             clean = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")}
+            listed.write_text(wanted)
             pip = [str(place / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
-                   "--only-binary", ":all:", "--timeout", "30", *requirements]
+                   "--only-binary", ":all:", "--timeout", "30", "-r", str(listed)]
+            if not dependencies:
+                pip.append("--no-deps")
             for command in ([sys.executable, "-m", "venv", str(place)], pip):
                 done = subprocess.run(command, env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True, timeout=600)
                 if done.returncode:
                     last = (done.stdout.strip().splitlines() or ["no message"])[-1]
-                    raise unittest.SkipTest(f"{' '.join(requirements)} cannot be installed: {last}")
-            ready.write_text(wanted)
+                    names = ", ".join(line.split()[0] for line in requirements)
+                    raise unittest.SkipTest(f"{names} cannot be installed: {last}")
+            ready.touch()
     return str(place / "bin/python")
 
 

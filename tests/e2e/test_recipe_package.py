@@ -346,25 +346,10 @@ class Package(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         build = pathlib.Path(common.BINARY).resolve().parent
-        folder = build / "recipe_package"
-        cls.python = folder / "bin" / "python"
         cls.filter = build / "tests" / "test_recipe_filter"
         if not cls.filter.exists():
             raise unittest.SkipTest(f"{cls.filter} is not built")
-        if not cls.installed():
-            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-            wanted = folder / "requirements.txt"
-            wanted.write_text(PACKAGE + " " + " ".join(sorted(WHEELS)) + "\n")
-            done = subprocess.run([str(cls.python), "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:",
-                                   "--disable-pip-version-check", "--require-hashes", "-r", str(wanted)])
-            if done.returncode != 0:
-                print(f"SKIPPED: {PACKAGE} cannot be installed; prompts are not compared with it", file=sys.stderr)
-                raise unittest.SkipTest("no package")
-
-    @classmethod
-    def installed(cls):
-        return cls.python.exists() and subprocess.run([str(cls.python), "-c", "import deepseek_recipe"],
-                                                      stderr=subprocess.DEVNULL).returncode == 0
+        cls.python = common.venv([PACKAGE + " " + " ".join(sorted(WHEELS))], dependencies=False)
 
     def pipe(self, command, rows):
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
