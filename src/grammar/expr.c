@@ -837,6 +837,86 @@ static uint32_t least_length(di_exprs *x, di_expr language, di_expr left, di_exp
     return result;
 }
 
+/* Steps between pairs of a language and the rest of a character. */
+typedef struct pair_step {
+    uint32_t from, to, cost;
+} pair_step;
+
+typedef struct pair_graph {
+    pair_list pairs;
+    di_table table;
+    pair_step *steps;
+    uint32_t count, capacity;
+} pair_graph;
+
+/* The index of a pair, added if new; NO_LENGTH after a failure. */
+static uint32_t pair_index(di_exprs *x, pair_graph *g, uint64_t pair) {
+    if (!di_table_reserve(&g->table, hash_pair_list, &g->pairs)) return fail(x, DI_ERR_MEMORY), NO_LENGTH;
+    uint64_t at = di_mix(0, pair);
+    uint32_t wrap = g->table.size - 1;
+    for (; g->table.slots[at & wrap]; at++)
+        if (g->pairs.pairs[g->table.slots[at & wrap] - 1] == pair) return g->table.slots[at & wrap] - 1;
+    push_pair(x, &g->pairs, pair);
+    if (x->failed != DI_OK) return NO_LENGTH;
+    g->table.slots[at & wrap] = ++g->table.used;
+    return g->table.used - 1;
+}
+
+static void explore_pairs(di_exprs *x, pair_graph *g, di_expr any, uint32_t limit) {
+    for (uint32_t i = 0; i < g->pairs.count && g->pairs.count <= limit && x->failed == DI_OK; i++) {
+        di_expr p = (di_expr)(g->pairs.pairs[i] >> 32), r = (di_expr)g->pairs.pairs[i];
+        bool begins = r == DI_EXPR_EPSILON;
+        for (uint32_t c = 0; c < x->class_count && x->failed == DI_OK; c++) {
+            di_expr rest = di_expr_derive(x, begins ? any : r, x->class_byte[c]);
+            di_expr after = rest == DI_EXPR_EMPTY ? DI_EXPR_EMPTY : di_expr_derive(x, p, x->class_byte[c]);
+            if (after == DI_EXPR_EMPTY) continue;
+            uint32_t to = pair_index(x, g, (uint64_t)after << 32 | rest);
+            if (!di_grow(&g->steps, &g->capacity, (uint64_t)g->count + 1, sizeof *g->steps)) fail(x, DI_ERR_MEMORY);
+            if (x->failed == DI_OK) g->steps[g->count++] = (pair_step){i, to, begins};
+        }
+    }
+}
+
+/* Least lengths of all pairs, by relaxation; the greatest of them at whole characters. */
+static uint32_t relax_pairs(di_exprs *x, pair_graph *g) {
+    uint32_t *least = malloc((g->pairs.count + 1) * sizeof *least), greatest = 0;
+    if (!least) return fail(x, DI_ERR_MEMORY), NO_LENGTH;
+    for (uint32_t i = 0; i < g->pairs.count; i++) {
+        di_expr p = (di_expr)(g->pairs.pairs[i] >> 32), r = (di_expr)g->pairs.pairs[i];
+        least[i] = r == DI_EXPR_EPSILON && x->nodes[p].nullable ? 0 : NO_LENGTH;
+    }
+    for (bool changed = true; changed && di_exprs_spend(x, g->count / 8 + 1);) {
+        changed = false;
+        for (uint32_t i = g->count; i > 0; i--) {
+            const pair_step *s = &g->steps[i - 1];
+            if (least[s->to] == NO_LENGTH || least[s->to] + s->cost >= least[s->from]) continue;
+            least[s->from] = least[s->to] + s->cost;
+            changed = true;
+        }
+    }
+    for (uint32_t i = 0; i < g->pairs.count && x->failed == DI_OK; i++) {
+        uint32_t *slot = length_slot(x, g->pairs.pairs[i]);
+        if (slot) *slot = least[i];
+        if ((di_expr)g->pairs.pairs[i] == DI_EXPR_EPSILON && least[i] != NO_LENGTH && least[i] > greatest)
+            greatest = least[i];
+    }
+    free(least);
+    return greatest;
+}
+
+bool di_expr_farthest(di_exprs *x, di_expr language, di_expr any, uint32_t limit, uint32_t *greatest) {
+    pair_graph g = {0};
+    di_expr_classes(x);
+    pair_index(x, &g, (uint64_t)language << 32 | DI_EXPR_EPSILON);
+    explore_pairs(x, &g, any, limit);
+    bool all = g.pairs.count <= limit && x->failed == DI_OK;
+    if (all) *greatest = relax_pairs(x, &g);
+    free(g.pairs.pairs);
+    free(g.table.slots);
+    free(g.steps);
+    return all && x->failed == DI_OK;
+}
+
 bool di_expr_counted(di_exprs *x, di_expr a, di_counted *out) {
     const di_expr_node n = x->nodes[a];
     if (n.kind != DI_KIND_AND || n.b > 16) return false;

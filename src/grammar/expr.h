@@ -121,6 +121,9 @@ typedef struct di_counted { /* a language of `low` to `high` more characters beh
 } di_counted;
 /* Takes an intersection with bounds of the length apart; false if `a` is none. */
 bool di_expr_counted(di_exprs *x, di_expr a, di_counted *out);
+/* The greatest number of characters (of `any`) that any state of the language needs to be completed. False if it has
+ * more than `limit` states. */
+bool di_expr_farthest(di_exprs *x, di_expr language, di_expr any, uint32_t limit, uint32_t *greatest);
 bool di_expr_matches(di_exprs *x, di_expr a, const char *bytes, size_t length);
 /* Brings class_of and class_byte up to date with all sets. */
 void di_expr_classes(di_exprs *x);

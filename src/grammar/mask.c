@@ -6,7 +6,7 @@
 
 #include "grammar/matcher.h"
 
-enum { MAX_EXIT_WALKS = 4096, LIST_IDS = 2048, LIST_NEAR = 1024, MAX_APART = 6000 };
+enum { MAX_EXIT_WALKS = 4096, LIST_IDS = 2048, LIST_NEAR = 1024, MAX_APART = 6000, MAX_SINGLE = 4000 };
 
 static void fail(di_matcher *m, di_status status) {
     if (m->x.failed == DI_OK) m->x.failed = status;
@@ -234,6 +234,20 @@ static bool string_body(const di_matcher *m, di_expr expr, uint32_t *room) {
     return set[0] == (uint64_t)1 << '"' && !set[1] && !set[2] && !set[3];
 }
 
+/* True if any characters at all leave the language completable: it is, or has as an alternative, any characters before
+ * something else. So unanchored patterns look until they are found. */
+static bool open_body(di_matcher *m, di_expr expr) {
+    const di_expr_node n = m->x.nodes[expr];
+    if (n.kind == DI_KIND_OR && n.b <= 64) {
+        for (uint32_t i = 0; i < n.b; i++)
+            if (open_body(m, m->x.pool[n.a + i])) return true;
+        return false;
+    }
+    const di_expr_node *r = &m->x.nodes[n.a];
+    if (n.kind != DI_KIND_CAT || r->kind != DI_KIND_REPEAT || r->low || r->high != DI_UNBOUNDED) return false;
+    return (r->a == m->x.any_point[1] || r->a == m->x.any_point[2]) && di_expr_alive(&m->x, n.b);
+}
+
 /* The same string body with bounds that no token tells from the true ones. */
 static di_expr far_bounds(di_matcher *m, di_expr expr) {
     const di_expr_node n = m->x.nodes[expr], repeat = m->x.nodes[n.a];
@@ -359,10 +373,79 @@ static bool make_near(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_mas
     return false;
 }
 
+/* What a pattern beside bounds of the length needs at most to be completed, from any of its states; remembered by
+ * pattern. False if that is not known. */
+static bool farthest(di_matcher *m, const di_counted *c, uint32_t *greatest) {
+    for (uint32_t i = 0; i < m->far_count; i++) {
+        if (m->far[i].language != c->language) continue;
+        *greatest = m->far[i].greatest;
+        return m->far[i].known;
+    }
+    uint32_t slot = m->far_count < MAX_FAR ? m->far_count++ : m->far_next++ % MAX_FAR;
+    m->far[slot].language = c->language;
+    m->far[slot].known = di_expr_farthest(&m->x, c->language, c->any, MAX_FAR_STATES, greatest);
+    m->far[slot].greatest = *greatest;
+    if (m->x.failed != DI_OK) m->far_count = m->far_next = 0;
+    return m->far[slot].known;
+}
+
+/* Reads a token; LEXER_DEAD if it is not allowed. */
+static uint32_t read_token(di_matcher *m, uint32_t lexer_id, uint32_t id) {
+    uint32_t length;
+    const uint8_t *bytes = di_vocabulary_bytes(m->vocabulary, id, &length);
+    for (uint32_t i = 0; i < length && lexer_id != LEXER_DEAD; i++) lexer_id = di_lexer_next(m, lexer_id, bytes[i]);
+    return lexer_id;
+}
+
+/* The mask of a pattern with a bound of its length: that of the pattern alone, since short tokens leave room enough to
+ * complete it; long ones and those that are not string-safe are looked at one by one. False: nothing was made. */
+static bool make_counted(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_mask *out) {
+    const di_expr_node n = m->x.nodes[expr];
+    const di_vocabulary *v = m->vocabulary;
+    di_counted c;
+    uint32_t need;
+    if (n.kind != DI_KIND_CAT || !di_expr_counted(&m->x, n.a, &c)) return false;
+    if (c.low || c.left != DI_EXPR_EPSILON || !farthest(m, &c, &need)) return false;
+    uint32_t room = c.high < need ? 0 : c.high - need, many = 0;
+    while (many < v->safe_count && v->safe_lengths[many] > room) many++;
+    if (many > MAX_SINGLE) return false;
+    uint32_t alone = di_lexer_of(m, &(pair){0, di_expr_cat(&m->x, c.language, n.b)}, 1);
+    uint32_t id = m->x.failed == DI_OK ? lexeme_mask_of(m, alone) : NOT_MADE;
+    if (id == NOT_MADE) return true;
+    add_mask(m, &out->tokens, &m->lexeme_masks[id].tokens);
+    if (c.high >= need + v->longest) { /* no token comes near the bound: exits are the same too */
+        append(m, out,
+               &(lexeme_mask){.tokens = {.base = NOT_MADE},
+                              .exits = m->lexeme_masks[id].exits,
+                              .exit_count = m->lexeme_masks[id].exit_count},
+               0);
+        return true;
+    }
+    if (!out->tokens.bits) to_bits(m, &out->tokens);
+    if (m->x.failed != DI_OK) return true;
+    for (size_t i = 0; i < v->words; i++) out->tokens.bits[i] &= v->safe[i];
+    walk(m, &v->rest, 0, lexer_id, &out->tokens, note_exit, out);
+    for (uint32_t i = 0; i < many && m->x.failed == DI_OK; i++) {
+        uint32_t token = v->safe_ids[i];
+        if (out->tokens.bits[token / 64] >> token % 64 & 1 && read_token(m, lexer_id, token) == LEXER_DEAD)
+            out->tokens.bits[token / 64] &= ~((uint64_t)1 << token % 64);
+    }
+    di_exprs_spend(&m->x, many);
+    return true;
+}
+
+static bool has_counted(di_matcher *m, di_expr expr) {
+    const di_expr_node n = m->x.nodes[expr];
+    di_counted c;
+    return n.kind == DI_KIND_CAT && di_expr_counted(&m->x, n.a, &c) && c.low == 0 && c.left == DI_EXPR_EPSILON;
+}
+
 static bool any_string_body(di_matcher *m, di_expr expr) {
     const di_expr_node n = m->x.nodes[expr];
     uint32_t room;
-    if (string_body(m, expr, &room) || body_around(m, expr) != DI_EXPR_EMPTY) return true;
+    if (open_body(m, expr) || string_body(m, expr, &room) || body_around(m, expr) != DI_EXPR_EMPTY ||
+        has_counted(m, expr))
+        return true;
     for (uint32_t i = 0; n.kind == DI_KIND_OR && i < n.b; i++)
         if (string_body(m, m->x.pool[n.a + i], &room)) return true;
     return false;
@@ -377,6 +460,13 @@ static void make_body(di_matcher *m, di_expr expr, uint32_t lexer_id, uint32_t r
         return;
     }
     out->tokens.safe = room;
+    walk(m, &m->vocabulary->rest, 0, lexer_id, &out->tokens, note_exit, out);
+    if (!out->tokens.bits && m->x.failed == DI_OK) to_bits(m, &out->tokens);
+}
+
+/* All string-safe tokens, the others by a walk. */
+static void make_open(di_matcher *m, uint32_t lexer_id, lexeme_mask *out) {
+    out->tokens.safe = DI_UNBOUNDED;
     walk(m, &m->vocabulary->rest, 0, lexer_id, &out->tokens, note_exit, out);
     if (!out->tokens.bits && m->x.failed == DI_OK) to_bits(m, &out->tokens);
 }
@@ -396,7 +486,7 @@ static void make_parts(di_matcher *m, const lexer *l, lexeme_mask *out) {
             others[count++] = p;
             continue;
         }
-        bool split = n.kind == DI_KIND_OR;
+        bool split = n.kind == DI_KIND_OR && !open_body(m, p.value);
         for (uint32_t j = 0; j < (split ? n.b : 1) && m->x.failed == DI_OK; j++)
             add_single(m, out, split ? m->x.pool[n.a + j] : p.value, p.slot);
     }
@@ -418,10 +508,13 @@ static void make_lexeme_mask(di_matcher *m, uint32_t lexer_id, lexeme_mask *out)
     }
     const pair first = m->pair_pool[l.pairs];
     bool alone = l.count == 1 && first.slot == 0;
-    if (alone && string_body(m, first.value, &room))
+    if (alone && open_body(m, first.value))
+        make_open(m, lexer_id, out);
+    else if (alone && string_body(m, first.value, &room))
         make_body(m, first.value, lexer_id, room, out);
     else if (alone && m->x.nodes[first.value].kind != DI_KIND_OR) {
-        if (!make_near(m, first.value, lexer_id, out) && m->x.failed == DI_OK)
+        if (!make_near(m, first.value, lexer_id, out) && m->x.failed == DI_OK &&
+            !make_counted(m, first.value, lexer_id, out) && m->x.failed == DI_OK)
             walk(m, &m->vocabulary->all, 0, lexer_id, &out->tokens, note_exit, out);
     } else {
         make_parts(m, &l, out);
@@ -433,11 +526,18 @@ static void keep_base(di_matcher *m, uint32_t id) {
     if (m->lexeme_masks[id].tokens.bits && m->base_count < MAX_BASES) m->bases[m->base_count++] = id;
 }
 
+/* A string body without conditions: others are stored as what they differ from it. */
+static bool plain_body(const di_matcher *m, uint32_t lexer_id) {
+    const lexer *l = &m->lexers[lexer_id];
+    uint32_t room = 0;
+    return l->count == 1 && string_body(m, m->pair_pool[l->pairs].value, &room) && room == DI_UNBOUNDED;
+}
+
 static uint32_t lexeme_mask_of(di_matcher *m, uint32_t lexer_id) {
     if (m->lexers[lexer_id].mask != NOT_MADE) return m->lexers[lexer_id].mask;
     lexeme_mask made = {.tokens = {.base = NOT_MADE}};
     make_lexeme_mask(m, lexer_id, &made);
-    if (m->x.failed == DI_OK) compress(m, &made.tokens);
+    if (m->x.failed == DI_OK && !plain_body(m, lexer_id)) compress(m, &made.tokens);
     if (m->x.failed == DI_OK &&
         !di_grow(&m->lexeme_masks, &m->lexeme_mask_capacity, (uint64_t)m->lexeme_mask_count + 1, sizeof made))
         fail(m, DI_ERR_MEMORY);

@@ -12,7 +12,7 @@
 #include "grammar/symbols.h"
 #include "grammar/vocabulary.h"
 
-enum { MAX_BASES = 8 };
+enum { MAX_BASES = 8, MAX_FAR = 32, MAX_FAR_STATES = 1500 };
 enum { CONFIG_REJECT = 0, CONFIG_ENDED = 1, LEXER_DEAD = 0, TAIL_END = 0 };
 #define NOT_MADE UINT32_MAX
 
@@ -97,6 +97,12 @@ struct di_matcher {
     uint32_t mask_count, mask_capacity;
     size_t mask_bytes;
     uint32_t bases[MAX_BASES], base_count; /* lexeme masks with bit sets that others are near to */
+    struct {                               /* patterns beside bounds of the length, see di_expr_farthest */
+        di_expr language;
+        uint32_t greatest;
+        bool known;
+    } far[MAX_FAR];
+    uint32_t far_count, far_next;
     /* scratch */
     uint32_t *walk_stack; /* [walk_capacity] */
     uint32_t walk_capacity, walk_used;
