@@ -73,17 +73,31 @@ static di_status read_sampling(di_job *job, const di_cli *cli, const di_engine *
     return di_sampling_parse(job->arena, object, &job->sampling, error);
 }
 
+/* response_format as a grammar. */
+static di_status bind_answer(di_job *job, const di_recipe *recipe, const di_prompt *prompt, di_error *error) {
+    di_so_args args = {.bound_token_id = -1};
+    di_status status = di_recipe_bind(recipe, prompt, job->arena, &args, &job->bound, error);
+    if (status != DI_OK || !job->bound) return status;
+    if (job->sampling.so_args.schema_type)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "response_format",
+                       "response_format and sampling_params.so_args exclude each other");
+    job->sampling.so_args = args;
+    return DI_OK;
+}
+
 static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engine, di_request_params *params,
                            di_error *error) {
-    di_recipe recipe;
+    di_recipe *recipe = di_arena_zalloc(job->arena, sizeof *recipe);
     di_recipe_options options;
     di_conversation *conversation = di_arena_zalloc(job->arena, sizeof *conversation);
     di_prompt *prompt = di_arena_zalloc(job->arena, sizeof *prompt);
-    if (!prompt || !conversation) return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt");
-    di_status status = di_cli_recipe(cli, engine, &recipe, &options, error);
+    if (!prompt || !conversation || !recipe)
+        return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt");
+    di_status status = di_cli_recipe(cli, engine, recipe, &options, error);
     if (status == DI_OK)
         status = di_recipe_parse_request(job->arena, DI_FLAVOUR_CHAT, job->object, conversation, &options, error);
-    if (status == DI_OK) status = di_recipe_render(&recipe, conversation, &options, job->arena, prompt, error);
+    if (status == DI_OK) status = di_recipe_render(recipe, conversation, &options, job->arena, prompt, error);
+    if (status == DI_OK) status = bind_answer(job, recipe, prompt, error);
     if (status != DI_OK) return status;
     job->chat = true;
     params->segments = prompt->request;
@@ -92,10 +106,12 @@ static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engi
     params->stop_disarm_token_id = prompt->stop_disarm_token_id;
     for (int32_t i = 0; i < job->sampling.n; i++) {
         di_choice *choice = &job->choices[i];
-        const di_parser_options parsing = {
-            .id_seed = job->line << 32 | (uint32_t)i, .on_part = di_answer_take, .arg = &choice->answer};
+        const di_parser_options parsing = {.id_seed = job->line << 32 | (uint32_t)i,
+                                           .grammar = job->bound,
+                                           .on_part = di_answer_take,
+                                           .arg = &choice->answer};
         di_parser_free(choice->parser); /* of a try that found the queue full */
-        choice->parser = di_parser_new(&recipe, conversation, prompt, &parsing);
+        choice->parser = di_parser_new(recipe, conversation, prompt, &parsing);
         if (!choice->parser) return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the answer");
     }
     return DI_OK;
@@ -173,6 +189,8 @@ di_status di_job_submit(di_job *job, const di_cli *cli, di_engine *engine) {
         params.sampling = job->sampling;
         params.id = job->id && job->id->type == DI_JSON_STRING ? job->id->text : NULL;
         status = di_submit(engine, &params, &job->request, error);
+        if (job->bound && strncmp(error->param, "so_args", strlen("so_args")) == 0) /* the client calls it otherwise */
+            snprintf(error->param, sizeof error->param, "response_format");
     }
     if (status == DI_ERR_QUEUE_FULL)
         memset(error, 0, sizeof *error);

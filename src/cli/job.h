@@ -24,8 +24,8 @@ typedef struct di_job {
     uint64_t line;
     const di_json *object, *id; /* id: NULL if the line has none */
     di_sampling sampling;
-    di_request *request; /* NULL: it was never submitted */
-    bool chat, done;
+    di_request *request;    /* NULL: it was never submitted */
+    bool chat, bound, done; /* bound: response_format is enforced by a grammar */
     di_error fault;
     di_choice *choices; /* [sampling.n] */
     di_text prompt_logprobs;

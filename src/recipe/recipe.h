@@ -282,6 +282,11 @@ di_status di_recipe_render(const di_recipe *recipe, const di_conversation *conve
 di_status di_recipe_render_completion(const di_recipe *recipe, const char *text, size_t length, const char *suffix,
                                       size_t suffix_length, di_arena *arena, di_prompt *prompt, di_error *error);
 
+/* Fills *args so that the engine enforces prompt.constraint: a format's JSON or expression, from </think> on if the
+ * answer comes after reasoning. *bound tells whether there was anything of that kind; calls are not bound. */
+di_status di_recipe_bind(const di_recipe *recipe, const di_prompt *prompt, di_arena *arena, di_so_args *args,
+                         bool *bound, di_error *error);
+
 /* The prompt's token ids, appended to *ids (which the caller frees, also after a failure). */
 di_status di_recipe_encode(const di_tokenizer *tokenizer, const di_prompt *prompt, di_ids *ids, di_error *error);
 

@@ -77,6 +77,33 @@ class Tools(Case):
         self.assertNotEqual(runs[0][0]["tool_calls"][0]["id"], runs[0][1]["tool_calls"][0]["id"])
 
 
+class Formats(Case):
+    def test_answers_follow_the_format(self):
+        schema = {"type": "object", "properties": {"city": {"enum": ["Seattle", "Paris"]}, "n": {"type": "integer", "minimum": 1}},
+                  "required": ["city", "n"], "additionalProperties": False}
+        bound = {"type": "json_schema", "json_schema": {"name": "z", "schema": schema}}
+        ask = [{"role": "user", "content": "Give me json about Seattle."}]
+        result, (plain, thought, number, free) = choices(
+            request(ask, 60, response_format=bound, thinking=False), request(ask, 200, response_format=bound, thinking=True),
+            request(ask, 60, response_format={"type": "regex", "regex": "[0-9]{3}-[0-9]{2}"}, thinking=False),
+            request(ask, 100, response_format={"type": "json_object"}, thinking=False))
+        self.assertEqual(result.code, 0, result.err)
+        for choice in (plain, thought):
+            answer = json.loads(choice["text"])
+            self.assertEqual(sorted(answer), ["city", "n"])
+            self.assertIn(answer["city"], ("Seattle", "Paris"))
+        self.assertIn("reasoning", thought)
+        self.assertRegex(number["text"], "^[0-9]{3}-[0-9]{2}$")
+        if free["finish_reason"] == "stop":
+            self.assertIsInstance(json.loads(free["text"]), dict)
+
+    def test_a_format_that_cannot_be_enforced(self):
+        result, lines = choices(request([ASK], response_format={"type": "regex", "regex": "[0-9"}, thinking=False))
+        self.assertEqual(result.code, 1)
+        self.assertEqual(lines[0]["error"]["param"], "response_format")
+        self.assertIn("class of characters", lines[0]["error"]["message"])
+
+
 class History(Case):
     def test_the_rule_can_be_chosen(self):
         turns = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "a", "reasoning_content": "because"},
