@@ -4,6 +4,7 @@ The package goes into a virtual environment beside the program, pinned by versio
 DEEPINFER_RECIPE_REQUESTS sets the number of requests per profile (1,000 by default). Where we differ on purpose the
 difference has a name below and a line in docs/recipe.md; anything else fails.
 """
+# labels: long
 import collections
 import json
 import os
