@@ -194,7 +194,7 @@ class Answers(api_case.Case):
             return choice["message"]["content"]
 
         asked = {"type": "json_schema", "json_schema": {"name": "booking", "schema": schema}}
-        for seed in range(3):
+        for seed in range(every(3, 1)):
             for thinking in ("disabled", "enabled"):
                 check(bound(response_format=asked, thinking={"type": thinking}, seed=seed))
         check(bound(structured_outputs={"json": schema}))
@@ -411,8 +411,8 @@ class Recorded(api_case.Case):
         self.assertGreater(count, 12)
 
     def test_accepted_requests(self):
-        count = 0
-        for row, request in self.rows("render"):
+        count, step = 0, every(1, 4)
+        for row, request in list(self.rows("render"))[::step]:
             request.update({"max_output_tokens": 1} if row["api"] == "responses" else {"max_tokens": 1})
             for name in ("stream", "stream_options"):
                 request.pop(name, None)
@@ -424,7 +424,7 @@ class Recorded(api_case.Case):
                 self.assertEqual(answer.status, 200, (row["id"], answer.body))
                 self.assertNotIn("x-ignored-fields", answer.headers, row["id"])
                 count += 1
-        self.assertGreater(count, 60)
+        self.assertGreater(count, 60 // step)
 
 
 class OnlyIds(api_case.Case):
