@@ -88,7 +88,7 @@ void di_connection_close(di_connection *connection, bool reset) {
 
 bool di_connection_idle(const di_connection *connection) {
     return connection->state == DI_CONNECTION_HEAD && !di_http_parser_within(&connection->parser) &&
-           !evbuffer_get_length(bufferevent_get_input(connection->stream));
+           !evbuffer_get_length(bufferevent_get_input(connection->stream)) && !di_connection_queued(connection);
 }
 
 static void drop_input(di_connection *connection) {
@@ -472,8 +472,12 @@ static void on_event(struct bufferevent *stream, short what, void *arg) {
 /* Patience with the client's bytes ended. True if the connection is closed. */
 static bool input_late(di_connection *connection) {
     connection->read_due_ns = INT64_MAX;
-    if (connection->state == DI_CONNECTION_LINGER ||
-        (connection->state == DI_CONNECTION_HEAD && !di_http_parser_within(&connection->parser))) {
+    bool between = connection->state == DI_CONNECTION_HEAD && !di_http_parser_within(&connection->parser);
+    if (between && di_connection_queued(connection)) { /* the last answer is still being taken */
+        wait_for_input(connection, connection->server->settings.idle_ms);
+        return false;
+    }
+    if (between || connection->state == DI_CONNECTION_LINGER) {
         di_connection_close(connection, false);
         return true;
     }

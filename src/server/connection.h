@@ -49,7 +49,7 @@ typedef struct di_connection {
 void di_connection_open(di_server *server, evutil_socket_t socket, const char *peer, bool over_limit);
 /* Ends it at once; an exchange in progress is gone. reset: the client sees a reset, not an orderly end. */
 void di_connection_close(di_connection *connection, bool reset);
-/* Between requests, nothing of one received. */
+/* Between requests: nothing of one received, no answer being written. */
 bool di_connection_idle(const di_connection *connection);
 /* Bytes that wait to be written. */
 size_t di_connection_queued(const di_connection *connection);

@@ -239,7 +239,7 @@ void di_server_drain(di_server *server) {
     server->drain_until_ns = di_now_ns() + server->settings.drain_ms * 1000000;
     for (di_connection *at = server->connections, *older; at; at = older) {
         older = at->older;
-        if (di_connection_idle(at) && !di_connection_queued(at)) di_connection_close(at, false);
+        if (di_connection_idle(at)) di_connection_close(at, false);
     }
     evtimer_add(server->drain_check, (&(struct timeval){.tv_usec = DRAIN_CHECK_MS * 1000}));
 }

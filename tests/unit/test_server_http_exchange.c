@@ -158,6 +158,16 @@ static void work(void *app, di_exchange *exchange) {
     assert_int_equal(di_server_work(di_exchange_server(exchange), sum, summed, job, &error), DI_OK);
 }
 
+/* A whole answer far larger than what a socket takes at once. */
+static void answer_large(void *app, di_exchange *exchange) {
+    (void)app;
+    char *bytes = calloc(1, FLOOD_BYTES);
+    assert_non_null(bytes);
+    memset(bytes, 'b', FLOOD_BYTES);
+    di_exchange_reply(exchange, 200, "text/plain", NULL, 0, bytes, FLOOD_BYTES);
+    free(bytes);
+}
+
 static const di_route routes[] = {
     {"GET", "/echo", DI_ACCESS_KEY, false, NULL, echo},
     {"POST", "/echo", DI_ACCESS_KEY, false, NULL, echo},
@@ -168,6 +178,7 @@ static const di_route routes[] = {
     {"GET", "/wait", DI_ACCESS_KEY, false, NULL, wait_for_task},
     {"POST", "/wait", DI_ACCESS_KEY, false, NULL, wait_for_task},
     {"GET", "/flood", DI_ACCESS_KEY, false, NULL, flood},
+    {"GET", "/large", DI_ACCESS_KEY, false, NULL, answer_large},
     {"POST", "/work", DI_ACCESS_KEY, false, NULL, work},
     {"GET", "/probe", DI_ACCESS_PROBE, false, NULL, echo},
     {"GET", "/static", DI_ACCESS_STATIC, false, NULL, echo},
@@ -407,6 +418,26 @@ static void a_slow_reader_gets_everything_and_costs_little(void **state) {
     assert_true(shared.most_queued < WRITE_BUFFER + 2 * FLOOD_PIECE);
     assert_int_equal(shared.gone, 0);
     di_text_free(&text);
+    di_test_server_stop(&test);
+}
+
+/* Neither the patience with idle connections nor a lack of room for new ones cuts an answer that is being taken. */
+static void an_answer_that_is_being_taken_is_no_idleness(void **state) {
+    (void)state;
+    di_test_server test;
+    start(&test, (const char *const[]){"idle-timeout-ms", "100", "max-connections", "1", NULL});
+    int socket = di_test_connect(test.port, 5000);
+    di_text text = {0};
+    bool closed;
+    di_test_puts(socket, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    usleep(300000);
+    expect(test.port, "GET /echo HTTP/1.1\r\n" END, 503, "--max-connections");
+    usleep(300000);
+    di_test_receive(socket, NULL, &text, &closed);
+    assert_true(closed); /* once all was taken */
+    assert_true(text.length > FLOOD_BYTES);
+    di_text_free(&text);
+    close(socket);
     di_test_server_stop(&test);
 }
 
@@ -812,6 +843,7 @@ int main(void) {
         cmocka_unit_test(an_answer_that_is_complete_reaches_who_ended_their_side),
         cmocka_unit_test(silence_is_broken_by_the_clock),
         cmocka_unit_test(a_slow_reader_gets_everything_and_costs_little),
+        cmocka_unit_test(an_answer_that_is_being_taken_is_no_idleness),
         cmocka_unit_test(a_client_that_takes_nothing_is_gone),
         cmocka_unit_test(tasks_run_at_least_once_after_every_post),
         cmocka_unit_test(a_task_that_was_taken_back_does_not_run),
