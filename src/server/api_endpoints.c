@@ -215,48 +215,6 @@ static void get_model(void *app, di_exchange *exchange) {
     di_exchange_fail(exchange, 404, "model_not_found", "model", "The model `%.100s` does not exist.", name);
 }
 
-/* ----------------------------------------------------------------------------------------------- live requests */
-
-static void write_request(void *arg, const di_live_request *request) {
-    di_json_writer *writer = arg;
-    di_json_object_begin(writer);
-    di_put_string(writer, "id", request->id);
-    di_put_string(writer, "object", "request");
-    di_put_string(writer, "state", request->state);
-    di_put_unsigned(writer, "prompt_tokens", request->prompt_tokens);
-    di_put_unsigned(writer, "cached_tokens", request->cached_tokens);
-    di_put_unsigned(writer, "completion_tokens", request->completion_tokens);
-    di_put_unsigned(writer, "max_tokens", request->max_tokens);
-    di_json_key(writer, "n");
-    di_json_integer(writer, request->samples);
-    di_json_key(writer, "priority");
-    di_json_integer(writer, request->priority);
-    di_put_unsigned(writer, "preemptions", request->preemptions);
-    di_json_key(writer, "age_ms");
-    di_json_integer(writer, request->age_ms);
-    di_json_object_end(writer);
-}
-
-static void get_requests(void *app, di_exchange *exchange) {
-    const di_api *api = app;
-    di_error error = {0};
-    di_text text = {0};
-    di_json_writer writer;
-    di_json_begin(&writer, &text);
-    di_json_object_begin(&writer);
-    di_put_string(&writer, "object", "list");
-    di_json_key(&writer, "data");
-    di_json_array_begin(&writer);
-    di_status status = di_engine_each_request(api->engine, write_request, &writer, &error);
-    di_json_array_end(&writer);
-    di_json_object_end(&writer);
-    if (status == DI_OK)
-        reply_json(NULL, exchange, &text);
-    else
-        di_exchange_fail_error(exchange, &error);
-    di_text_free(&text);
-}
-
 static const di_route routes[] = {
     {"POST", "/v1/chat/completions", DI_ACCESS_KEY, true, NULL, post_chat},
     {"POST", "/chat/completions", DI_ACCESS_KEY, true, NULL, post_chat},
@@ -278,7 +236,6 @@ static const di_route routes[] = {
     {"GET", "/models/*", DI_ACCESS_KEY, false, NULL, get_model},
     {"POST", "/tokenize", DI_ACCESS_KEY, true, NULL, post_tokenize},
     {"POST", "/detokenize", DI_ACCESS_KEY, true, NULL, post_detokenize},
-    {"GET", "/v1/requests", DI_ACCESS_KEY, false, NULL, get_requests},
 };
 
 /* ----------------------------------------------------------------------------------------------------- opening */

@@ -50,7 +50,7 @@ typedef struct di_route {
 /* {"error": {"message", "type", "param", "code"}}; type by the HTTP status, as vLLM and OpenAI name them. */
 void di_error_openai(di_text *body, int http_status, const char *code, const char *param, const char *message);
 
-/* Before the server starts. The table must stay valid; a path may have rows for several methods. */
+/* Before the server starts. The table must stay valid; a path may have rows for several methods, each once. */
 di_status di_server_add_routes(di_server *server, const di_route *routes, size_t count, void *app, di_error *error);
 /* Routes in the order they were added, for tests and lists; NULL behind the last. */
 const di_route *di_server_route(const di_server *server, size_t index);

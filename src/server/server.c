@@ -68,6 +68,13 @@ static void free_settings(di_http_settings *settings) {
 di_status di_server_add_routes(di_server *server, const di_route *routes, size_t count, void *app, di_error *error) {
     if (server->table_count == DI_MAX_ROUTE_TABLES)
         return di_fail(error, DI_ERR_INTERNAL, NULL, "more than %d tables of routes", DI_MAX_ROUTE_TABLES);
+    for (size_t i = 0; i < count; i++) {
+        const di_route *other;
+        for (size_t j = 0; (other = di_server_route(server, j)); j++)
+            if (strcmp(other->method, routes[i].method) == 0 && strcmp(other->path, routes[i].path) == 0)
+                return di_fail(error, DI_ERR_INTERNAL, NULL, "the route %s %s is there twice", other->method,
+                               other->path);
+    }
     server->tables[server->table_count++] = (di_route_table){routes, count, app};
     return DI_OK;
 }

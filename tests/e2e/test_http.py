@@ -149,7 +149,10 @@ class Keys(Case):
             path = f"{folder}/keys"
             self.write(path, f"# staff\nalice {KEY}\r\n\n  sk-no-name-2  \n")
             with Server("--api-key-file", path) as server:
-                for method, place in self.PATHS:
+                document = (common.ROOT / "docs/api.md").read_text(encoding="utf-8")
+                paths = set(self.PATHS) | set(re.findall(r"^\| ([A-Z]+) \| `(/[^`]*)` \|$", document, re.M))
+                self.assertGreater(len(paths), len(self.PATHS))
+                for method, place in sorted(paths):
                     self.assertEqual(server.ask(method, place)[0], 401, place)
                     self.assertEqual(server.ask(method, place, headers=bearer("alice"))[0], 401, place)
                 self.assertEqual(server.ask("GET", "/version", headers=bearer(KEY))[0], 200)

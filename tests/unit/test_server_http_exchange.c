@@ -777,6 +777,18 @@ static void names_that_anybody_could_have_are_not_ours(void **state) {
     di_test_server_stop(&test);
 }
 
+static void a_route_is_there_once(void **state) {
+    (void)state;
+    static const di_route other[] = {{"PUT", "/echo", DI_ACCESS_KEY, false, NULL, echo},
+                                     {"GET", "/files/*", DI_ACCESS_KEY, false, NULL, echo}};
+    di_test_server test;
+    di_error error = {0};
+    start(&test, NULL);
+    assert_int_equal(di_server_add_routes(test.server, other, 2, NULL, &error), DI_ERR_INTERNAL);
+    assert_string_equal(error.message, "the route GET /files/* is there twice");
+    di_test_server_stop(&test);
+}
+
 /* ---------------------------------------------------------------- the end */
 
 static void draining_lets_answers_end(void **state) {
@@ -856,6 +868,7 @@ int main(void) {
         cmocka_unit_test(without_a_key_nothing_but_files_answers),
         cmocka_unit_test(other_origins_are_let_in_by_name),
         cmocka_unit_test(names_that_anybody_could_have_are_not_ours),
+        cmocka_unit_test(a_route_is_there_once),
         cmocka_unit_test(draining_lets_answers_end),
         cmocka_unit_test(the_deadline_ends_what_is_left),
     };
