@@ -73,14 +73,14 @@ static di_status read_sampling(di_job *job, const di_cli *cli, const di_engine *
     return di_sampling_parse(job->arena, object, &job->sampling, error);
 }
 
-/* response_format as a grammar. */
+/* response_format and calls that have to come as a grammar. */
 static di_status bind_answer(di_job *job, const di_recipe *recipe, const di_prompt *prompt, di_error *error) {
     di_so_args args = {.bound_token_id = -1};
     di_status status = di_recipe_bind(recipe, prompt, job->arena, &args, &job->bound, error);
     if (status != DI_OK || !job->bound) return status;
     if (job->sampling.so_args.schema_type)
-        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "response_format",
-                       "response_format and sampling_params.so_args exclude each other");
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args",
+                       "sampling_params.so_args and response_format, forced calls or strict tools exclude each other");
     job->sampling.so_args = args;
     return DI_OK;
 }
@@ -94,6 +94,7 @@ static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engi
     if (!prompt || !conversation || !recipe)
         return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt");
     di_status status = di_cli_recipe(cli, engine, recipe, &options, error);
+    options.forced_thought = true;
     if (status == DI_OK)
         status = di_recipe_parse_request(job->arena, DI_FLAVOUR_CHAT, job->object, conversation, &options, error);
     if (status == DI_OK) status = di_recipe_render(recipe, conversation, &options, job->arena, prompt, error);

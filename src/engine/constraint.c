@@ -103,7 +103,8 @@ static const struct {
 } kinds[] = {{"json", DI_GRAMMAR_JSON_SCHEMA, true}, {"json_object", DI_GRAMMAR_JSON_OBJECT, false},
              {"regex", DI_GRAMMAR_REGEX, true},      {"ebnf", DI_GRAMMAR_GBNF, true},
              {"gbnf", DI_GRAMMAR_GBNF, true},        {"lark", DI_GRAMMAR_LARK, true},
-             {"w3c", DI_GRAMMAR_W3C, true},          {"iso", DI_GRAMMAR_ISO, true}};
+             {"w3c", DI_GRAMMAR_W3C, true},          {"iso", DI_GRAMMAR_ISO, true},
+             {"calls", DI_GRAMMAR_CALLS, true}};
 
 static di_status read_arguments(const di_constraints *c, const di_so_args *args, di_grammar_source *source,
                                 di_error *error) {
@@ -112,7 +113,7 @@ static di_status read_arguments(const di_constraints *c, const di_so_args *args,
     if (kind == sizeof kinds / sizeof *kinds)
         return di_fail(
             error, DI_ERR_INVALID_ARGUMENT, "so_args.schema_type",
-            "so_args.schema_type is '%.40s'; it must be json, json_object, regex, ebnf, gbnf, lark, w3c or iso",
+            "so_args.schema_type is '%.40s'; it must be json, json_object, regex, ebnf, gbnf, lark, w3c, iso or calls",
             args->schema_type);
     if (kinds[kind].has_text && !args->schema)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.schema", "so_args.schema is missing");

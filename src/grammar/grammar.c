@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "grammar/calls.h"
 #include "grammar/ebnf.h"
 #include "grammar/regex.h"
 #include "grammar/schema.h"
@@ -53,6 +54,8 @@ static bool compile(di_grammar *g, const di_grammar_source *source, di_grammar_f
         return di_schema_compile(&g->x, &g->s, source, &g->root, g->narrowings, sizeof g->narrowings, fault);
     case DI_GRAMMAR_REGEX:
         return compile_regex(g, source, fault);
+    case DI_GRAMMAR_CALLS:
+        return di_calls_compile(&g->x, &g->s, source, &g->root, fault);
     default:
         return di_ebnf_compile(&g->x, &g->s, source, &g->root, fault);
     }

@@ -44,7 +44,8 @@ typedef enum di_grammar_kind {
     DI_GRAMMAR_GBNF,
     DI_GRAMMAR_LARK,
     DI_GRAMMAR_W3C,
-    DI_GRAMMAR_ISO
+    DI_GRAMMAR_ISO,
+    DI_GRAMMAR_CALLS /* tool calls in DeepSeek's markup; source: calls.h */
 } di_grammar_kind;
 
 typedef enum di_grammar_order { DI_ORDER_SCHEMA, DI_ORDER_ANY } di_grammar_order;

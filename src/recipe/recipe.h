@@ -283,7 +283,8 @@ di_status di_recipe_render_completion(const di_recipe *recipe, const char *text,
                                       size_t suffix_length, di_arena *arena, di_prompt *prompt, di_error *error);
 
 /* Fills *args so that the engine enforces prompt.constraint: a format's JSON or expression, from </think> on if the
- * answer comes after reasoning. *bound tells whether there was anything of that kind; calls are not bound. */
+ * answer comes after reasoning; calls that are forced, and with strict tools wherever they come. *bound tells whether
+ * there was anything of that kind. */
 di_status di_recipe_bind(const di_recipe *recipe, const di_prompt *prompt, di_arena *arena, di_so_args *args,
                          bool *bound, di_error *error);
 

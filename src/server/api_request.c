@@ -350,20 +350,26 @@ static bool read_structured(di_call *call) {
     return true;
 }
 
-/* What response_format asks for, and whatever begins only behind the reasoning. */
+/* What response_format and tool_choice ask for, and whatever begins only behind the reasoning. */
 static bool bind_answer(di_call *call) {
     static const char *const fields[DI_ENDPOINT_COUNT] = {[DI_ENDPOINT_CHAT] = "response_format",
                                                           [DI_ENDPOINT_MESSAGES] = "output_config.format",
                                                           [DI_ENDPOINT_RESPONSES] = "text.format"};
     const di_constraint *constraint = &call->prompt.constraint;
     const char *field = fields[call->endpoint];
-    bool good = true;
-    if (constraint->kind == DI_CONSTRAINT_JSON)
-        good = bind(call, field, constraint->schema ? "json" : "json_object", constraint->schema, NULL);
-    else if (constraint->kind == DI_CONSTRAINT_REGEX)
-        good = bind(call, field, "regex", NULL, constraint->regex);
-    if (good && call->endpoint == DI_ENDPOINT_CHAT) good = read_structured(call);
-    if (good && call->grammar && constraint->after_thought) {
+    bool calls = constraint->kind == DI_CONSTRAINT_CALLS, forced = constraint->kind == DI_CONSTRAINT_FORCED_CALLS;
+    di_format format = call->conversation.format;
+    if ((calls || forced) && (format == DI_FORMAT_JSON_SCHEMA || format == DI_FORMAT_REGEX))
+        return fail(
+            call, DI_ERR_INVALID_ARGUMENT, field,
+            "an answer of a given form and tools exclude each other: set tool_choice to none, or leave one out");
+    bool bound;
+    if (di_recipe_bind(&call->api->recipe, &call->prompt, call->arena, &call->sampling.so_args, &bound, &call->error) !=
+        DI_OK)
+        return false;
+    if (bound) call->grammar = calls || forced ? "tools" : field;
+    bool good = call->endpoint != DI_ENDPOINT_CHAT || read_structured(call);
+    if (good && call->grammar && constraint->after_thought && !calls) {
         di_so_args *args = &call->sampling.so_args;
         args->trigger_token_ids = &call->api->recipe.ids[DI_CONTROL_THINK_END];
         args->trigger_token_count = 1;
@@ -394,6 +400,7 @@ static bool read_conversation(di_call *call) {
         return false;
     }
     call->options = api->options;
+    call->options.forced_thought = true;
     if (di_recipe_parse_request(call->arena, flavours[call->endpoint], call->body, &call->conversation, &call->options,
                                 &call->error) != DI_OK)
         return false;

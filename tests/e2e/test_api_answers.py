@@ -170,8 +170,40 @@ class Answers(api_case.Case):
             self.assertEqual(answer["message"]["tool_calls"][0]["function"]["name"], "book_table")
         answer = self.chat(dict(body, tool_choice="none"))["choices"][0]
         self.assertNotIn("tool_calls", answer["message"])
-        refused = self.client.post(CHAT, dict(body, tool_choice="required", thinking={"type": "enabled"}))
-        self.assertEqual((refused.status, refused.json["error"]["message"]), (400, "Thinking mode does not support this tool_choice"))
+
+    def test_forced_calls_follow_their_schemas(self):
+        """Whatever was asked, at high temperature, with and without reasoning; strict tools also when the model calls by itself."""
+        parameters = {
+            "type": "object",
+            "properties": {"place": {"type": "string", "enum": ["Rome", "Oslo"]}, "people": {"type": "integer", "minimum": 1, "maximum": 9}, "notes": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}},
+            "required": ["place", "people"],
+        }
+        tool = {"type": "function", "function": {"name": "reserve", "parameters": parameters}}
+
+        def check(call):
+            self.assertEqual(call["function"]["name"], "reserve")
+            value = json.loads(call["function"]["arguments"])
+            self.assertIn(value["place"], ("Rome", "Oslo"))
+            self.assertIn(value["people"], range(1, 10))
+            self.assertTrue(set(value) <= {"place", "people", "notes"} and all(type(item) is bool for item in value.get("notes", [])), value)
+
+        body = {"messages": [{"role": "user", "content": "Tell me a story."}], "tools": [tool], "temperature": 1.5, "max_tokens": 600, "parallel_tool_calls": False}
+        for thinking in ("disabled", "enabled"):
+            for seed in range(3):
+                for choice in ("required", {"type": "function", "function": {"name": "reserve"}}):
+                    answer = self.chat(dict(body, tool_choice=choice, thinking={"type": thinking}, seed=seed))["choices"][0]
+                    if answer["finish_reason"] == "length" and thinking == "enabled":
+                        continue
+                    self.assertEqual(answer["finish_reason"], "tool_calls", answer)
+                    self.assertEqual(len(answer["message"]["tool_calls"]), 1)
+                    check(answer["message"]["tool_calls"][0])
+        strict = {"type": "function", "function": {"name": "book_table", "strict": True, "parameters": {"type": "object", "properties": {"restaurant": {"type": "string", "enum": ["Blue Whale"]}}, "required": ["restaurant"], "additionalProperties": False}}}
+        answer = self.chat({"messages": [{"role": "user", "content": BOOKING}], "tools": [strict], "thinking": {"type": "disabled"}, "temperature": 0})["choices"][0]
+        self.assertEqual(json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"]), {"restaurant": "Blue Whale"})
+        strict["function"]["parameters"]["properties"]["restaurant"]["type"] = "strin"
+        refused = self.client.post(CHAT, {"messages": [{"role": "user", "content": BOOKING}], "tools": [strict], "tool_choice": "required"})
+        self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tools"), refused.json)
+        self.assertIn("/tools/0/parameters/properties/restaurant", refused.json["error"]["message"])
 
     def test_json_object(self):
         messages = [{"role": "system", "content": "Answer in JSON."}, {"role": "user", "content": "Give me the booking as json: Golden Dragon, 7 pm, 4 people."}]
@@ -391,7 +423,7 @@ class Recorded(api_case.Case):
     """Requests that the reference package took or refused: ours does the same, with the words that clients look for."""
 
     ROUTES = {"chat": CHAT, "messages": MESSAGES, "responses": RESPONSES}
-    OURS = {"chat/n2"}  # n is available here
+    OURS = {"chat/n2", "chat/required-in-thinking"}  # n is available here, and a call that must come behind a thought
     arguments = ("--thinking", "on")
 
     def rows(self, kind):
