@@ -124,7 +124,7 @@ class Faults(Case):
         cases = (
             (dict(tools=[{"type": "function", "function": {"name": "a b"}}]), "tools[0].function.name"),
             (dict(tools=TOOLS + TOOLS), "tools"),
-            (dict(tools=TOOLS, tool_choice="required", thinking=True), "tool_choice"),
+            (dict(tools=TOOLS, tool_choice="need"), "tool_choice"),
             (dict(tools=TOOLS, parallel_tool_calls="no"), "parallel_tool_calls"),
             (dict(response_format=text), "response_format.json_schema.schema"),
             (dict(response_format={"type": "json_object"}), "response_format"),
