@@ -124,6 +124,13 @@ class Client:
             body = body.encode("utf-8")
         fields = {"Content-Type": "application/json"} if body is not None else {}
         fields.update({name.replace("_", "-"): value for name, value in headers.items()})
+        try:
+            return self._once(method, path, body, fields)
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):  # idle for too long
+            self.connection.close()
+            return self._once(method, path, body, fields)
+
+    def _once(self, method, path, body, fields):
         self.connection.request(method, path, body, fields)
         response = self.connection.getresponse()
         return Answer(response, response.read())
