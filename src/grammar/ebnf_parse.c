@@ -131,7 +131,7 @@ static bool name_char(const scanner *s, char c, bool first) {
 
 /* A name; ISO names may consist of several words. Length 0 if there is none. */
 static size_t take_name(scanner *s, const char **name) {
-    size_t start = s->at, end = s->at;
+    size_t start = s->at, end;
     *name = s->text + start;
     if (!name_char(s, di_scan_peek(s, 0), true)) return 0;
     for (;;) {

@@ -16,6 +16,7 @@ bool di_grow(void *array, uint32_t *capacity, uint64_t need, size_t size) {
     if (!fresh) return false;
     memcpy(array, &fresh, sizeof fresh);
     *capacity = (uint32_t)wanted;
+    // cppcheck-suppress memleak
     return true;
 }
 
@@ -55,13 +56,12 @@ static di_expr fail(di_exprs *x, di_status status) {
 
 /* ------------------------------------------------------------------------------------------------------- interning */
 
-static uint64_t hash_content(const di_exprs *x, const di_expr_node *n, const uint32_t *list) {
+static uint64_t hash_content(const di_expr_node *n, const uint32_t *list) {
     uint64_t hash = di_mix(n->kind, n->kind == DI_KIND_OR || n->kind == DI_KIND_AND ? 0 : n->a);
     hash = di_mix(hash, n->b);
-    hash = di_mix(hash, (uint64_t)n->low << 32 | n->high);
+    hash = di_mix(di_mix(hash, n->low), n->high);
     if (list)
         for (uint32_t i = 0; i < n->b; i++) hash = di_mix(hash, list[i]);
-    (void)x;
     return hash;
 }
 
@@ -71,14 +71,14 @@ static const uint32_t *list_of(const di_exprs *x, const di_expr_node *n) {
 
 static uint64_t hash_node(const void *arg, uint32_t index) {
     const di_exprs *x = arg;
-    return hash_content(x, &x->nodes[index], list_of(x, &x->nodes[index]));
+    return hash_content(&x->nodes[index], list_of(x, &x->nodes[index]));
 }
 
 /* The id of this node; `list` is the content of OR and AND. */
 static di_expr intern(di_exprs *x, di_expr_node node, const uint32_t *list) {
     if (x->failed != DI_OK) return DI_EXPR_EMPTY;
     if (!di_table_reserve(&x->node_table, hash_node, x)) return fail(x, DI_ERR_MEMORY);
-    uint64_t at = hash_content(x, &node, list);
+    uint64_t at = hash_content(&node, list);
     uint32_t mask = x->node_table.size - 1, slot;
     for (; (slot = x->node_table.slots[at & mask]); at++) {
         const di_expr_node *n = &x->nodes[slot - 1];
@@ -119,6 +119,7 @@ static bool copy_array(void *to, const void *from, uint32_t count, uint32_t *cap
     if (count) memcpy(fresh, from, count * size);
     memcpy(to, &fresh, sizeof fresh);
     if (capacity) *capacity = count;
+    // cppcheck-suppress memleak
     return true;
 }
 

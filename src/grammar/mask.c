@@ -27,9 +27,9 @@ static void to_bits(di_matcher *m, mask *tokens) {
         return;
     }
     di_mask_fill(m, tokens, bits);
-    free(tokens->ids);
-    free(tokens->removed);
+    mask old = *tokens;
     *tokens = (mask){.base = NOT_MADE, .bits = bits};
+    di_mask_free(&old);
 }
 
 static void add_id(di_matcher *m, mask *tokens, uint32_t id) {
@@ -72,7 +72,7 @@ static void add_bits(di_matcher *m, mask *to, const mask *from) {
     uint64_t *bits = malloc(words * sizeof *bits);
     if (!to->bits) to_bits(m, to);
     if (!bits) fail(m, DI_ERR_MEMORY);
-    if (m->x.failed == DI_OK) {
+    if (bits && to->bits && m->x.failed == DI_OK) {
         di_mask_fill(m, from, bits);
         for (size_t i = 0; i < words; i++) to->bits[i] |= bits[i];
     }

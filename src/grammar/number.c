@@ -7,7 +7,7 @@
 enum { MAX_DIGITS = 400, MAX_MODULUS = 65536 };
 
 bool di_decimal_parse(di_arena *arena, const char *text, size_t length, di_decimal *value) {
-    char digits[MAX_DIGITS + 1];
+    char digits[MAX_DIGITS + 1] = {0};
     size_t count = 0, point = SIZE_MAX, i = 0;
     *value = (di_decimal){0};
     if (i < length && text[i] == '-') value->negative = true, i++;

@@ -186,7 +186,7 @@ static bool split_cells(object_builder *b, di_expr language, uint32_t next, uint
     set_id set = cell_set(b, truth);
     if (set && di_set_empty(c, set)) return !di_schema_failed(c);
     if (b->cell_count == DI_MAX_CELLS)
-        return di_schema_refuse(c, DI_REASON_TOO_COMPLEX, b->conj->list[0]->at,
+        return di_schema_refuse(c, DI_REASON_TOO_COMPLEX, b->conj->count ? b->conj->list[0]->at : NULL,
                                 "the key patterns of this object have more than %d combinations", DI_MAX_CELLS);
     b->truths[b->cell_count] = truth;
     b->cells[b->cell_count++] = (di_cell){language, di_build_rule(c, set)};

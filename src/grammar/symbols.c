@@ -16,7 +16,7 @@ static bool is_choice(const di_symbol_node *n) {
 static uint64_t hash_content(const di_symbol_node *n, const uint32_t *list) {
     uint64_t hash = di_mix(n->kind, list ? 0 : n->a);
     hash = di_mix(hash, n->b);
-    hash = di_mix(hash, (uint64_t)n->low << 32 | n->high);
+    hash = di_mix(di_mix(hash, n->low), n->high);
     if (list)
         for (uint32_t i = 0; i < n->b; i++) hash = di_mix(hash, list[i]);
     return hash;
@@ -75,6 +75,7 @@ static bool copy(void *to, const void *from, uint32_t count, uint32_t *capacity,
     if (count) memcpy(fresh, from, count * size);
     memcpy(to, &fresh, sizeof fresh);
     if (capacity) *capacity = count;
+    // cppcheck-suppress memleak
     return true;
 }
 
