@@ -29,7 +29,7 @@ struct di_speculation {
     float *survivals;        /* [max_seqs][length] */
     di_offer *offers;        /* [max_seqs] */
     uint32_t *heap;          /* [max_seqs] */
-    double draft_seconds;    /* of the step */
+    double draft_seconds;    /* usual for the drafts of the step */
     uint32_t base_rows;      /* it would have without drafts */
 
     /* the step that runs */
@@ -209,7 +209,7 @@ static bool promising(di_speculation *p, uint32_t wanting, uint32_t most_rows) {
     if (p->mode == DI_SPEC_FIXED) return true;
     if (!di_costs_known(&p->step_costs, p->count)) return false; /* a plain step first, to compare with */
     double draft = di_costs_get(&p->draft_costs, wanting), plain = di_costs_get(&p->step_costs, p->count), rate = 0;
-    if (!di_costs_known(&p->draft_costs, wanting)) return true;
+    if (di_costs_known(&p->draft_costs, wanting) < DI_COST_SURE) return true;
     for (uint32_t i = 0; i < wanting; i++) {
         float *survivals = p->survivals + (size_t)i * p->length;
         di_history_survivals(&p->sequences[i]->drafts.history, p->length, survivals);
@@ -238,6 +238,7 @@ void di_speculate(di_engine *engine, uint32_t most_rows) {
         draft_by_lookup(p, wanting);
     p->draft_seconds = (double)(di_now_ns() - start) / 1e9;
     di_costs_add(&p->draft_costs, wanting, p->draft_seconds);
+    p->draft_seconds = di_costs_get(&p->draft_costs, wanting); /* what is usual: this time may have been disturbed */
     uint32_t room = most_rows - p->count;
     for (uint32_t i = 0; i < wanting; i++)
         p->offers[i] = (di_offer){.survivals = p->survivals + (size_t)i * p->length, .count = usable(p, i)};
@@ -337,7 +338,7 @@ di_status di_speculation_commit(di_engine *engine, di_sequence *s, di_error *err
     request->draft_tokens += v->length;
     request->accepted_draft_tokens += v->accepted;
     double plain = di_costs_get(&p->step_costs, p->base_rows);
-    double taken = p->draft_seconds + (double)engine->job.compute_ns / 1e9;
+    double taken = p->draft_seconds + di_costs_get(&p->step_costs, engine->load.decode_rows);
     bool comparable = plain > 0 && !engine->load.prompt_rows;
     di_history_add(&s->drafts.history, v->length, v->accepted, comparable ? taken / plain : 0);
     if (v->chosen) {

@@ -50,7 +50,7 @@ void di_speculation_add(struct di_engine *engine, struct di_sequence *sequence);
 void di_speculation_prepare(struct di_engine *engine);
 /* After the step: commits what was chosen; chosen tokens stand in the sequence's ids. */
 di_status di_speculation_commit(struct di_engine *engine, struct di_sequence *sequence, di_error *error);
-/* After all sequences: what the step took, to be learned from. */
+/* After a step, before its sequences: what it took, to be learned from. */
 void di_speculation_learn(struct di_engine *engine);
 /* Room for the best ids of a choice. False when memory ran out. */
 bool di_speculation_widen(di_speculation *speculation, uint32_t top_stride);

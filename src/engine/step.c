@@ -466,6 +466,7 @@ static void update_state(di_engine *engine, di_request *request) {
 
 void di_commit_step(di_engine *engine) {
     engine->chosen_count = 0;
+    di_speculation_learn(engine);
     for (uint32_t i = 0; i < engine->planned_count; i++) {
         di_sequence *s = engine->planned[i];
         di_request *request = s->request;
@@ -487,7 +488,6 @@ void di_commit_step(di_engine *engine) {
         else
             update_state(engine, request);
     }
-    di_speculation_learn(engine);
     di_step_model_observe(&engine->step_model, &engine->load, (double)engine->job.compute_ns / 1e9);
     di_count(&engine->metrics, DI_COUNT_STEPS, 1);
     di_observe(&engine->metrics, DI_HISTOGRAM_STEP_COMPUTE, (double)engine->job.compute_ns / 1e9);

@@ -1,7 +1,7 @@
 /* costs.c - see costs.h. */
 #include "spec/costs.h"
 
-#include <string.h>
+#include <stdbool.h>
 
 /* Eight bins between one power of two and the next. */
 static uint32_t bin_of(uint32_t size) {
@@ -41,15 +41,28 @@ uint64_t di_costs_known(const di_costs *costs, uint32_t size) {
 
 typedef struct point {
     double size, seconds;
+    bool sure; /* measured often enough */
 } point;
 
-/* Measured points in ascending size, made monotonic from the right. */
+/* What is hoped of a size that was not measured: a quarter of what rows on their own would add. */
+static double hoped(point smaller, double size) {
+    return smaller.seconds * (1 + (size / smaller.size - 1) / 4);
+}
+
+/* Measured points in ascending size, made monotonic from the right; what is not sure is not believed to be worse than
+ * hoped. */
 static uint32_t points_of(const di_costs *costs, point points[DI_COST_BINS]) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < DI_COST_BINS; i++)
-        if (costs->bins[i].count) points[count++] = (point){costs->bins[i].size, costs->bins[i].typical};
+        if (costs->bins[i].count)
+            points[count++] =
+                (point){costs->bins[i].size, costs->bins[i].typical, costs->bins[i].count >= DI_COST_SURE};
     for (uint32_t i = count; i-- > 1;)
         if (points[i - 1].seconds > points[i].seconds) points[i - 1].seconds = points[i].seconds;
+    for (uint32_t i = 1; i < count; i++) {
+        double most = hoped(points[i - 1], points[i].size);
+        if (!points[i].sure && points[i].seconds > most) points[i].seconds = most;
+    }
     return count;
 }
 
@@ -64,7 +77,7 @@ double di_costs_get(const di_costs *costs, uint32_t size) {
     while (i < count && points[i].size < size) i++;
     if (i == 0) return points[0].seconds;
     if (i < count) return between(points[i - 1], points[i], size);
-    /* One point says nothing of a slope: then as if cost were in proportion. */
-    point last = points[count - 1], before = count > 1 ? points[count - 2] : (point){0, 0};
-    return between(before, last, size);
+    point last = points[count - 1];
+    if (count == 1) return hoped(last, size); /* nothing is known of a slope */
+    return between(points[count - 2], last, size);
 }

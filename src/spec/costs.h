@@ -2,15 +2,16 @@
  *
  * Sizes up to DI_COST_EXACT are kept one by one, larger ones in bins an eighth apart. Each keeps its last samples, of
  * which the end of the lowest third counts, and a larger size never costs less than a smaller one: other work on the
- * machine and memory that is touched for the first time only add time, so the smaller is believed. Costs decide how
- * fast, never what: no result depends on them. Plain data, one thread.
+ * machine and memory that is touched for the first time only add time, so the smaller is believed. Sizes with fewer
+ * than DI_COST_SURE samples are hoped to be cheap, so that whoever chooses by cost tries them. Costs decide how fast,
+ * never what: no result depends on them. Plain data, one thread.
  */
 #ifndef DI_SPEC_COSTS_H
 #define DI_SPEC_COSTS_H
 
 #include <stdint.h>
 
-enum { DI_COST_EXACT = 32, DI_COST_BINS = DI_COST_EXACT + 96, DI_COST_SAMPLES = 9 };
+enum { DI_COST_EXACT = 32, DI_COST_BINS = DI_COST_EXACT + 96, DI_COST_SAMPLES = 9, DI_COST_SURE = 3 };
 
 typedef struct di_costs {
     struct {

@@ -27,10 +27,15 @@ static void costs_are_typical_and_never_fall(void **state) {
     (void)state;
     di_costs costs = {0};
     assert_true(di_costs_get(&costs, 5) == 0);
-    di_costs_add(&costs, 4, 0.004);
+    for (int i = 0; i < DI_COST_SURE; i++) di_costs_add(&costs, 4, 0.004);
     assert_true(fabs(di_costs_get(&costs, 4) - 0.004) < 1e-12);
-    assert_true(fabs(di_costs_get(&costs, 1) - 0.004) < 1e-12);                /* not less than what is known of more */
-    assert_true(fabs(di_costs_get(&costs, 8) - 0.008) < 1e-12);                /* in proportion */
+    assert_true(fabs(di_costs_get(&costs, 1) - 0.004) < 1e-12); /* not less than what is known of more */
+    assert_true(fabs(di_costs_get(&costs, 8) - 0.005) < 1e-12); /* hoped to be cheap */
+    di_costs_add(&costs, 8, 0.1);                               /* one sample makes nothing dear */
+    assert_true(fabs(di_costs_get(&costs, 8) - 0.005) < 1e-12);
+    for (int i = 0; i < DI_COST_SURE; i++) di_costs_add(&costs, 8, 0.008);
+    assert_true(fabs(di_costs_get(&costs, 8) - 0.008) < 1e-12);
+    assert_true(fabs(di_costs_get(&costs, 12) - 0.012) < 1e-12);
     for (int i = 0; i < 20; i++) di_costs_add(&costs, 2, i % 4 ? 0.002 : 1.0); /* every fourth step was disturbed */
     assert_true(fabs(di_costs_get(&costs, 2) - 0.002) < 1e-12);
     assert_true(fabs(di_costs_get(&costs, 3) - 0.003) < 1e-12);
