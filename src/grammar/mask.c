@@ -16,7 +16,10 @@ void di_mask_free(mask *tokens) {
     free(tokens->ids);
     free(tokens->removed);
     free(tokens->bits);
-    *tokens = (mask){.base = NOT_MADE};
+    tokens->ids = tokens->removed = NULL;
+    tokens->bits = NULL;
+    tokens->safe = tokens->count = tokens->capacity = tokens->removed_count = tokens->removed_capacity = 0;
+    tokens->base = NOT_MADE;
 }
 
 /* From here on `tokens` is a bit set. */
@@ -27,26 +30,19 @@ static void to_bits(di_matcher *m, mask *tokens) {
         return;
     }
     di_mask_fill(m, tokens, bits);
-    mask old = *tokens;
-    *tokens = (mask){.base = NOT_MADE, .bits = bits};
-    di_mask_free(&old);
+    di_mask_free(tokens);
+    tokens->bits = bits;
 }
 
 static void add_id(di_matcher *m, mask *tokens, uint32_t id) {
+    if (!tokens->bits && tokens->count >= LIST_IDS) to_bits(m, tokens);
     if (tokens->bits) {
         tokens->bits[id / 64] |= (uint64_t)1 << id % 64;
-        return;
-    }
-    if (tokens->count >= LIST_IDS) {
-        to_bits(m, tokens);
-        if (tokens->bits) tokens->bits[id / 64] |= (uint64_t)1 << id % 64;
-        return;
-    }
-    if (!di_grow(&tokens->ids, &tokens->capacity, (uint64_t)tokens->count + 1, sizeof *tokens->ids)) {
+    } else if (!di_grow(&tokens->ids, &tokens->capacity, (uint64_t)tokens->count + 1, sizeof *tokens->ids)) {
         fail(m, DI_ERR_MEMORY);
-        return;
+    } else {
+        tokens->ids[tokens->count++] = id;
     }
-    tokens->ids[tokens->count++] = id;
 }
 
 static void add_token(di_matcher *m, mask *tokens, uint32_t id) {
