@@ -51,7 +51,7 @@ class Answers(api_case.Case):
         self.assertTrue(whole["system_fingerprint"])
 
     def test_seeds_make_answers_again(self):
-        body = {"messages": HELLO, "n": 3, "temperature": 1.2, "max_tokens": 24}
+        body = {"messages": HELLO, "n": 6, "temperature": 2, "max_tokens": 24}
         first = self.good(CHAT, body).json
         self.assertLess(first["seed"], 2**53)
         again = self.good(CHAT, dict(body, seed=first["seed"])).json
@@ -59,7 +59,7 @@ class Answers(api_case.Case):
         self.assertGreater(len({c["message"]["content"] for c in first["choices"]}), 1)
         other = self.good(CHAT, body).json
         self.assertNotEqual(other["seed"], first["seed"])
-        self.chat({"n": 3, "temperature": 1.2, "max_tokens": 24})
+        self.chat({"n": 6, "temperature": 2, "max_tokens": 24})
         self.assertEqual(self.good(CHAT, dict(body, seed=2**64 - 1)).json["seed"], 2**64 - 1)
 
     def test_logprobs(self):
