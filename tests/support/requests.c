@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "engine/engine_internal.h"
+#include "support/slow.h"
 
 /* "kv-ram" in bytes, from the engine of the same context. */
 static void write_bytes(const char *folder, const char *least, const char *context, char bytes[24]) {
@@ -253,17 +254,7 @@ bool di_test_long(void) {
 }
 
 bool di_test_slow(void) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-    return true;
-#else
-    return false;
-#endif
-#else
-    return false;
-#endif
+    return DI_TEST_SLOW;
 }
 
 uint32_t di_roll(di_dice *dice, uint32_t below) {

@@ -21,20 +21,11 @@
 #include "engine/engine_internal.h"
 #include "support/gate.h"
 #include "support/requests.h"
+#include "support/slow.h"
 
 #define NANO DI_TEST_DATA "/nano"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define COUNTS 0 /* the allocator is the sanitizer's */
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define COUNTS 0
-#else
-#define COUNTS 1
-#endif
-#else
-#define COUNTS 1
-#endif
+#define COUNTS (!DI_TEST_SLOW) /* under a sanitizer the allocator is the sanitizer's */
 
 /* ---------------------------------------------------------------- the counting allocator */
 

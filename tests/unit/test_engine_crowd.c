@@ -219,7 +219,7 @@ static void run_crowd(uint32_t seed, uint32_t arrivals, uint32_t longest, crowd_
 static void a_crowd_changes_no_byte(void **state) {
     (void)state;
     crowd_totals totals = {0};
-    uint32_t crowds = di_test_slow() ? 6 : 50, arrivals = di_test_long() ? 60 : di_test_slow() ? 16 : 12;
+    uint32_t crowds = di_test_slow() ? 6 : 50, arrivals = di_test_long() ? 60 : 12;
     uint32_t longest = di_test_slow() ? 300 : 2000;
     for (uint32_t seed = 1; seed <= crowds; seed++) run_crowd(seed, arrivals, longest, &totals);
     print_message("%llu watched requests, %llu preemptions, %llu bytes swapped, %llu computed again, %llu cached\n",
@@ -296,9 +296,9 @@ static void preemption_at_every_state_changes_no_byte(void **state) {
         di_engine *engine = di_open_with(NANO, options, 6);
         di_gate_on(engine, true);
         for (int kind = 1; kind < WATCHED; kind++) {
-            if (!di_test_long() && (kind + (int)mode) % (di_test_slow() ? 4 : 2)) continue;
+            if (!di_test_long() && (kind + (int)mode) % (di_test_slow() ? 6 : 2)) continue;
             uint32_t cut = 0;
-            for (bool again = true; again; cut += di_test_long() ? 1 : 1 + di_test_slow() + cut % 2) {
+            for (bool again = true; again; cut += di_test_long() ? 1 : 1 + 3 * di_test_slow() + cut % 2) {
                 char what[96];
                 snprintf(what, sizeof what, "kind %d, swap %s, cache %s, %s, preempted after step %u", kind,
                          swap[mode % 3], cache[mode % 3], compact ? "compact" : "off", cut);
@@ -381,7 +381,7 @@ static void hits_change_no_byte(void **state) {
     static const char *const intervals[] = {"0", "31", "64"};
     static const uint32_t lengths[] = {130, 129, 128, 191, 193};
     uint64_t hits = 0;
-    for (uint32_t mode = 0; mode < 6; mode++) {
+    for (uint32_t mode = 0; mode < 6; mode += di_test_slow() ? 2 : 1) {
         bool compact = mode >= 3;
         di_option warm[] = {{"snapshot-interval", intervals[mode % 3]},
                             {"prefill", compact ? "compact" : "off"},
@@ -394,7 +394,7 @@ static void hits_change_no_byte(void **state) {
             uint32_t count = lengths[l];
             /* Once cold, once as a hit, once from an empty cache; then branches around every kind of border. */
             static const int offsets[] = {0, 0, 0, 1, 2, 3, 63, 64, 65, 66};
-            for (uint32_t i = 0; i < 10; i++) {
+            for (uint32_t i = 0; i < 10; i += di_test_slow() && i > 2 ? 2 : 1) {
                 uint32_t shared = count - (uint32_t)offsets[i];
                 di_job job = di_greedy_job(branch(shared, count), count, 5);
                 di_outcome expected, got;
@@ -413,7 +413,7 @@ static void hits_change_no_byte(void **state) {
                 memcpy(longer + count, got.ids, 5 * sizeof *longer);
                 memcpy(longer + count + 5, di_walk(22, 20), 20 * sizeof *longer);
                 job.ids = longer;
-                for (job.count = count + 1 + i; job.count < count + 25; job.count += 9) {
+                for (job.count = count + 1 + i; job.count < count + 25; job.count += di_test_slow() ? 24 : 9) {
                     di_run_job(reference, &job, &expected);
                     di_run_job(engine, &job, &got);
                     di_assert_same(&expected, &got, what);
@@ -425,7 +425,7 @@ static void hits_change_no_byte(void **state) {
         di_close(reference);
     }
     print_message("%llu hits\n", (unsigned long long)hits);
-    assert_true(hits > 50);
+    assert_true(hits > (di_test_slow() ? 8 : 50));
 }
 
 /* With `off`, prompt_logprobs take no hit, and see every row after a cached prompt. */

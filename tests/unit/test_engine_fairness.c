@@ -14,6 +14,7 @@
 #include "engine/engine_internal.h"
 #include "support/gate.h"
 #include "support/requests.h"
+#include "support/slow.h"
 
 #define NANO DI_TEST_DATA "/nano"
 
@@ -40,7 +41,7 @@ static void stop(di_engine *engine, di_request **requests, int count) {
 
 /* ---------------------------------------------------------------- long prompts beside running requests */
 
-enum { STREAMS = 4, STREAM_PROMPT = 12, STREAM_TOKENS = 6000, LONG_PROMPT = 16384, LONG_PROMPT_SLOW = 1500 };
+enum { STREAMS = 4, STREAM_PROMPT = 12, STREAM_TOKENS = 6000, LONG_PROMPT = 16384, LONG_PROMPT_SLOW = 800 };
 
 typedef struct observed {
     di_engine *engine;
@@ -167,7 +168,7 @@ static void fifty_at_once(void **state) {
 static void full_steps_leave_rows_to_all(void **state) {
     (void)state;
     static const char *const rows[] = {"1", "2", "4"};
-    enum { RUNNING = 6, STEPS = 200 };
+    enum { RUNNING = 6, STEPS = DI_TEST_SLOW ? 60 : 200 };
     for (int r = 0; r < 3; r++) {
         di_option options[] = {{"max-rows", rows[r]}, {"max-seqs", "16"}, {"cache-ram", "0"}};
         di_engine *engine = di_open_with(NANO, options, 3);

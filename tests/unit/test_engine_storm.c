@@ -141,7 +141,7 @@ static void storms_leave_nothing_behind(void **state) {
          {"max-seqs", "4"},
          {"max-rows", "16"}},
     };
-    uint32_t events = di_test_long() ? 100000 : di_test_slow() ? 300 : 100000 / 9 + 1; /* of one of nine storms */
+    uint32_t events = di_test_long() ? 100000 : di_test_slow() ? 150 : 100000 / 9 + 1; /* of one of nine storms */
     for (uint32_t i = 0; i < 3; i++) {
         di_engine *engine = di_open_with(NANO, settings[i], 6);
         storm_over(engine, 7 * i + 1, events);

@@ -14,21 +14,11 @@
 #include "base/json.h"
 #include "engine/matrix.h"
 #include "support/folder.h"
+#include "support/slow.h"
 
 #define NANO DI_TEST_DATA "/nano"
 #define TINY DI_SOURCE_DIR "/models/tiny"
 
-/* Where every access of memory is watched, fewer rows are run. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SLOW true
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define SLOW true
-#endif
-#endif
-#ifndef SLOW
-#define SLOW false
-#endif
 #if defined(__SANITIZE_ADDRESS__)
 #define SOME_ROWS "T4,T5,T6,T14"
 #else
@@ -83,11 +73,11 @@ static bool run(const char *model, const char *rows, bool plant, const di_option
 static void nano_passes_every_row(void **state) {
     (void)state;
     outcome o;
-    assert_true(run(NANO, SLOW ? SOME_ROWS : NULL, false, NULL, 0, &o));
+    assert_true(run(NANO, DI_TEST_SLOW ? SOME_ROWS : NULL, false, NULL, 0, &o));
     assert_int_equal(o.differing, 0);
     assert_string_equal(o.not_run, ""); /* hits and preemptions did happen */
     print_message("nano: %llu tokens in %u cases\n", (unsigned long long)o.tokens, o.cases);
-    if (SLOW) return;
+    if (DI_TEST_SLOW) return;
     assert_true(o.cases >= 48);
     assert_true(o.tokens >= 5000);
     assert_int_equal(o.reports - o.cases - o.skipped, 3); /* rows of later versions */
@@ -95,7 +85,7 @@ static void nano_passes_every_row(void **state) {
 
 static void the_embedded_model_passes(void **state) {
     (void)state;
-    if (SLOW) skip();
+    if (DI_TEST_SLOW) skip();
     outcome o;
     assert_true(run(TINY, "T1,T4,T9,T15", false, NULL, 0, &o));
     assert_int_equal(o.differing, 0);
@@ -105,7 +95,7 @@ static void the_embedded_model_passes(void **state) {
 
 static void compact_prefill_passes(void **state) {
     (void)state;
-    if (SLOW) skip();
+    if (DI_TEST_SLOW) skip();
     outcome o;
     const di_option compact[] = {{"prefill", "compact"}};
     assert_true(run(NANO, "T1,T4,T5,T6", false, compact, 1, &o));
@@ -142,7 +132,7 @@ static unsigned zero_indexers(const di_folder *folder, const char *shard) {
 
 static void equal_index_scores_pass(void **state) {
     (void)state;
-    if (SLOW) skip();
+    if (DI_TEST_SLOW) skip();
     di_folder folder = di_folder_new(NANO);
     unsigned zeroed = 0;
     static const char *const shards[] = {"model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
@@ -161,7 +151,7 @@ static void equal_index_scores_pass(void **state) {
 static void a_planted_bit_is_found(void **state) {
     (void)state;
     static const char *const rows[] = {"T14", "T1", "T5", "T6", "T11", "T15"};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i += SLOW ? 6 : 1) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i += DI_TEST_SLOW ? 6 : 1) {
         outcome o;
         assert_false(run(NANO, rows[i], true, NULL, 0, &o));
         assert_int_equal(o.differing, 1); /* in one case */
