@@ -16,8 +16,8 @@ void di_grammar_limits_default(di_grammar_limits *limits) {
     *limits = (di_grammar_limits){.text_bytes = 4u << 20,
                                   .expressions = 1000000,
                                   .symbols = 500000,
-                                  .work = 3000000,
-                                  .mask_work = 4000000,
+                                  .work = 1500000,
+                                  .mask_work = 2000000,
                                   .memory = (size_t)64 << 20};
 }
 

@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "grammar/unicode.h"
 
-enum { MAX_NESTING = 250, MAX_UNROLLED = 64, MAX_REPEAT = 1 << 30 };
+enum { MAX_NESTING = 250, MAX_UNROLLED = 64, MAX_REPEAT = 1 << 30, MAX_NESTED_COUNT = 4000 };
 
 typedef enum node_kind {
     NODE_CLASS,
@@ -29,6 +29,7 @@ typedef struct node {
     bool asserts; /* contains a zero-width assertion */
     bool negative;
     uint32_t low, high;
+    uint64_t counted;          /* bounds of the repetitions in it, multiplied where they are nested */
     di_points points;          /* CLASS */
     struct node *first, *next; /* members; next sibling */
     di_expr expr;              /* CLASS: made already, 0 = not */
@@ -569,6 +570,12 @@ static node *parse_quantifiers(parser *p, node *atom) {
     n->high = high;
     n->first = atom;
     n->asserts = atom->asserts;
+    n->counted = atom->counted;
+    if (high == DI_UNBOUNDED) return n;
+    n->counted = high * (atom->counted ? atom->counted : 1);
+    if (high > 8 && atom->counted > 8 && n->counted > MAX_NESTED_COUNT)
+        return refuse(p, DI_REASON_TOO_COMPLEX, start,
+                      "counted repetitions inside of each other allow more than %d parts", MAX_NESTED_COUNT);
     return n;
 }
 
@@ -626,6 +633,7 @@ static node *parse_sequence(parser *p) {
         if (atom) atom = parse_quantifiers(p, atom);
         if (!atom) return NULL;
         n->asserts = n->asserts || atom->asserts;
+        if (atom->counted > n->counted) n->counted = atom->counted;
         if (last)
             last->next = atom;
         else
@@ -642,11 +650,13 @@ static node *parse_alternatives(parser *p) {
     if (!n) return NULL;
     n->first = first;
     n->asserts = first->asserts;
+    n->counted = first->counted;
     while (take(p, "|")) {
         last->next = parse_sequence(p);
         last = last->next;
         if (!last) return NULL;
         n->asserts = n->asserts || last->asserts;
+        if (last->counted > n->counted) n->counted = last->counted;
     }
     return n;
 }

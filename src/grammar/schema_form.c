@@ -4,7 +4,7 @@
 
 #include "grammar/schema.h"
 
-enum { MAX_CONJUNCTIONS = 2048, MAX_DEPTH = 200, EMPTY_DEPTH = 12 };
+enum { MAX_CONJUNCTIONS = 4096, MAX_DEPTH = 200, EMPTY_DEPTH = 12 };
 
 /* ------------------------------------------------------------------------------------------------------------- sets */
 
