@@ -291,7 +291,7 @@ static bool call(calls *c, const di_json *tool, uint32_t index, di_symbol *out) 
     const di_json *name = di_json_get(tool, "name"), *parameters = di_json_get(tool, "parameters");
     if (!name || name->type != DI_JSON_STRING || !name->length || strpbrk(name->text, "\"\n<>"))
         return refuse(c, DI_REASON_UNSUPPORTED, pointer, "this name cannot be written in a call");
-    strcat(pointer, "/parameters");
+    snprintf(pointer, sizeof pointer, "/tools/%u/parameters", index);
     di_symbol body = DI_SYMBOL_EMPTY;
     if (!arguments(c, parameters, pointer, &body)) {
         bool strict = di_json_is_true(di_json_get(tool, "strict"));

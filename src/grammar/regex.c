@@ -237,9 +237,7 @@ static bool escaped_point(parser *p, size_t start, uint32_t letter, bool in_clas
     }
     bool alphanumeric = (letter >= '0' && letter <= '9') || ((letter | 0x20) >= 'a' && (letter | 0x20) <= 'z');
     if (!alphanumeric) return true;
-    if (letter >= '1' && letter <= '9')
-        refuse(p, DI_REASON_UNSUPPORTED, start, "a reference back to a group cannot be enforced");
-    else if (letter == 'k')
+    if ((letter >= '1' && letter <= '9') || letter == 'k')
         refuse(p, DI_REASON_UNSUPPORTED, start, "a reference back to a group cannot be enforced");
     else
         refuse(p, DI_REASON_SYNTAX, start, "unknown escape \\%c", (char)letter);

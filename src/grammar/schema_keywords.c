@@ -63,9 +63,10 @@ static di_expr integer(compiler *c) {
 }
 
 static bool decimal(const keyword *k, const di_json *at, di_decimal *value) {
-    if (at->type != DI_JSON_NUMBER) return syntax(k, "a number");
+    if (at->type != DI_JSON_NUMBER) return syntax(k, "a number"), false;
     if (di_decimal_parse(k->c->arena, at->text, at->length, value)) return true;
-    return di_schema_refuse(k->c, DI_REASON_TOO_COMPLEX, at, "this number has more than 400 digits");
+    di_schema_refuse(k->c, DI_REASON_TOO_COMPLEX, at, "this number has more than 400 digits");
+    return false;
 }
 
 static void number(const keyword *k, di_expr language) {
