@@ -113,7 +113,7 @@ static di_status read_arguments(const di_constraints *c, const di_so_args *args,
     if (kind == sizeof kinds / sizeof *kinds)
         return di_fail(
             error, DI_ERR_INVALID_ARGUMENT, "so_args.schema_type",
-            "so_args.schema_type is '%.40s'; it must be json, json_object, regex, ebnf, gbnf, lark, w3c, iso or calls",
+            "so_args.schema_type is '%.40s'; it must be json, json_object, regex, ebnf, gbnf, lark, w3c or iso",
             args->schema_type);
     if (kinds[kind].has_text && !args->schema)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.schema", "so_args.schema is missing");

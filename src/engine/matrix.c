@@ -30,7 +30,7 @@ static const struct {
     {"T4", matrix_cache, NULL},
     {"T5", matrix_preempt, NULL},
     {"T6", matrix_restarts, NULL},
-    {"T7", NULL, "speculative decoding is not in this version"},
+    {"T7", matrix_drafts, NULL},
     {"T8", NULL, "this version runs in one process; there are no ranks or placements to vary"},
     {"T9", matrix_threads, NULL},
     {"T10", matrix_isas, NULL},

@@ -168,13 +168,15 @@ bool matrix_warm(matrix *m, di_engine *engine);
 /* The set twice on an engine that keeps state on disk and none in memory. */
 bool matrix_run_disk_tier(matrix *m, const matrix_set *set);
 
-/* ---- matrix_rows.c, matrix_state_rows.c, matrix_disk_rows.c: one round of a row; false when stopped or failed */
+/* ---- matrix_rows.c, matrix_state_rows.c, matrix_disk_rows.c, matrix_spec_rows.c: one round of a row; false when
+ * stopped or failed */
 bool matrix_neighbours(matrix *m, uint64_t round); /* T1 */
 bool matrix_kernels(matrix *m, uint64_t round);    /* T2 */
 bool matrix_chunks(matrix *m, uint64_t round);     /* T3 */
 bool matrix_cache(matrix *m, uint64_t round);      /* T4 */
 bool matrix_preempt(matrix *m, uint64_t round);    /* T5 */
 bool matrix_restarts(matrix *m, uint64_t round);   /* T6 */
+bool matrix_drafts(matrix *m, uint64_t round);     /* T7 */
 bool matrix_threads(matrix *m, uint64_t round);    /* T9 */
 bool matrix_isas(matrix *m, uint64_t round);       /* T10 */
 bool matrix_padding(matrix *m, uint64_t round);    /* T11 */

@@ -68,6 +68,10 @@ di_status di_recipe_bind(const di_recipe *recipe, const di_prompt *prompt, di_ar
     bool answer = constraint->kind == DI_CONSTRAINT_JSON || constraint->kind == DI_CONSTRAINT_REGEX;
     *bound = forced || calls || answer;
     di_status status = DI_OK;
+    if (constraint->unbound)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "response_format",
+                       "an answer of a given form and tools exclude each other: set tool_choice to none, or leave one "
+                       "out");
     if (forced || calls) status = bind_calls(recipe, constraint, forced, arena, args, error);
     if (answer) {
         args->schema_type = constraint->regex ? "regex" : constraint->schema ? "json" : "json_object";

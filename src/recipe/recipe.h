@@ -251,6 +251,7 @@ typedef struct di_constraint {
     size_t tool_count;
     bool strict;        /* calls: arguments must follow the tools' schemas */
     bool one_call;      /* exactly one, where calls come */
+    bool unbound;       /* an answer of a given form was asked for beside calls: not to be had at once */
     bool after_thought; /* begins after </think>; otherwise with the first token */
     const char *opener; /* calls: what begins a block, "\n\n<｜DSML｜ calls>\n"; forced and not after_thought: it is in
                            the prompt already */

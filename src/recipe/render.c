@@ -456,6 +456,7 @@ static di_status finish(di_builder *b, di_prompt *prompt, di_error *error) {
 static di_constraint constraint_of(const di_recipe *recipe, const di_conversation *c, bool in_reasoning) {
     di_constraint result = {.kind = DI_CONSTRAINT_NONE, .after_thought = in_reasoning};
     if (di_conversation_has_tools(c)) {
+        result.unbound = c->format == DI_FORMAT_JSON_SCHEMA || c->format == DI_FORMAT_REGEX;
         result.kind = c->choice == DI_CHOICE_AUTO ? DI_CONSTRAINT_CALLS : DI_CONSTRAINT_FORCED_CALLS;
         result.tools = c->choice == DI_CHOICE_NAMED ? c->named : c->tools;
         result.tool_count = c->choice == DI_CHOICE_NAMED ? 1 : c->tool_count;

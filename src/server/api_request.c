@@ -1,6 +1,7 @@
 /* api_request.c - from a body to values and token ids; runs on a worker thread. */
 #include "server/api_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------------------------------------------ values */
@@ -358,15 +359,12 @@ static bool bind_answer(di_call *call) {
     const di_constraint *constraint = &call->prompt.constraint;
     const char *field = fields[call->endpoint];
     bool calls = constraint->kind == DI_CONSTRAINT_CALLS, forced = constraint->kind == DI_CONSTRAINT_FORCED_CALLS;
-    di_format format = call->conversation.format;
-    if ((calls || forced) && (format == DI_FORMAT_JSON_SCHEMA || format == DI_FORMAT_REGEX))
-        return fail(
-            call, DI_ERR_INVALID_ARGUMENT, field,
-            "an answer of a given form and tools exclude each other: set tool_choice to none, or leave one out");
     bool bound;
     if (di_recipe_bind(&call->api->recipe, &call->prompt, call->arena, &call->sampling.so_args, &bound, &call->error) !=
-        DI_OK)
+        DI_OK) {
+        if (constraint->unbound) snprintf(call->error.param, sizeof call->error.param, "%s", field);
         return false;
+    }
     if (bound) call->grammar = calls || forced ? "tools" : field;
     bool good = call->endpoint != DI_ENDPOINT_CHAT || read_structured(call);
     if (good && call->grammar && constraint->after_thought && !calls) {

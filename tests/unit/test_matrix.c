@@ -191,7 +191,7 @@ static void wrong_use_is_refused(void **state) {
     assert_int_equal(fail_with(&(di_matrix_options){.model = NANO, .options = narrow, .option_count = 1}, &error),
                      DI_ERR_CONFIG);
     /* a fault cannot be planted where no logits are compared */
-    assert_int_equal(fail_with(&(di_matrix_options){.model = NANO, .rows = "T7", .plant_fault = true}, &error),
+    assert_int_equal(fail_with(&(di_matrix_options){.model = NANO, .rows = "T13", .plant_fault = true}, &error),
                      DI_ERR_INVALID_ARGUMENT);
     int asked = 0;
     assert_int_equal(
