@@ -87,7 +87,8 @@ typedef struct di_option {
     const char *value;
 } di_option;
 
-/* Names of the options that di_open uses, by index from 0; NULL behind the last. Static. */
+/* Names of the options that di_open accepts, by index from 0; NULL behind the last. Static. Some ("seed", "thinking",
+ * "effort", "log-level", ...) are defaults of the commands and have no effect in di_open. */
 DI_API const char *di_option_name(size_t index);
 
 /* The value that an option has with di_open: from `options`, the environment, the file that the option "config" names,
@@ -137,7 +138,9 @@ typedef struct di_chat_prompt {
 
 /* A JSON object {"messages": [...], "thinking"?, "reasoning_effort"?, "tools"?, ...} as in `generate --json` and in the
  * chat interface (docs/recipe.md). Client text never yields a control token. Without "thinking" the model's own default
- * holds. Errors name the field: "messages[2].content". */
+ * holds. A response_format, strict tools and a tool_choice that forces a call shape the prompt only; nothing enforces
+ * them until the request's so_args do. A forced call is refused in thinking mode. Errors name the field:
+ * "messages[2].content". */
 DI_API di_status di_render_chat(di_engine *engine, const char *json, size_t length, di_chat_prompt *prompt,
                                 di_error *error);
 
