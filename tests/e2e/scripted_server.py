@@ -89,8 +89,8 @@ deepinfer_cached_tokens_disk_total 10
 deepinfer_step_compute_seconds_bucket{{le="+Inf"}} {n}
 deepinfer_step_compute_seconds_sum {n * 0.0125}
 deepinfer_step_compute_seconds_count {n}
-vllm:spec_decode_num_draft_tokens_total{{model_name="tiny"}} 100
-vllm:spec_decode_num_accepted_tokens_total{{model_name="tiny"}} 71
+deepinfer_draft_tokens_total 100
+deepinfer_accepted_draft_tokens_total 71
 """)
         return self.reply(404, "application/json", '{"error": {"message": "no such path"}}')
 

@@ -98,8 +98,11 @@ class Small(Case):
         for name in ("deepinfer_queue_requests", "deepinfer_http_connections", "vllm:num_requests_running", "vllm:num_requests_waiting",
                      "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:time_to_first_token_seconds",
                      "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds", "vllm:prefix_cache_hits_total",
-                     "process_resident_memory_bytes"):
+                     "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total", "process_resident_memory_bytes"):
             self.assertIn(name, names)
+        read = set(re.findall(r'"((?:deepinfer|vllm)[_:]\w+)"', (common.ROOT / "src/server/page/live.js").read_text()))
+        self.assertGreater(len(read), 8)
+        self.assertEqual({name for name in read if name not in names and re.sub(r"_(sum|count)$", "", name) not in names}, set())
         self.assertIn('vllm:num_requests_running{model_name="a\\"b",engine="0"} 0', text)
 
     def test_every_request_has_a_line_in_the_access_log(self):

@@ -16,14 +16,14 @@ export function figures(before, now, seconds) {
     const output = grown("deepinfer_output_tokens_total");
     const prompt = value("deepinfer_prompt_tokens_total");
     const cached = (value("deepinfer_cached_tokens_ram_total") ?? 0) + (value("deepinfer_cached_tokens_disk_total") ?? 0);
-    const drafted = value("vllm:spec_decode_num_draft_tokens_total");
+    const drafted = value("deepinfer_draft_tokens_total");
     return {
         running: value("deepinfer_running_sequences"),
         queue: value("deepinfer_queue_requests"),
         tokens: output === null || output < 0 ? null : output / seconds,
         step: steps > 0 ? busy / steps : null,
         cache: prompt ? cached / prompt : null,
-        drafts: drafted ? value("vllm:spec_decode_num_accepted_tokens_total") / drafted : null,
+        drafts: drafted ? value("deepinfer_accepted_draft_tokens_total") / drafted : null,
     };
 }
 
