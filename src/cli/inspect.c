@@ -22,6 +22,7 @@ typedef struct inspection {
     di_budget budget;
     di_memory_plan plan;
     di_machine machine;
+    bool draft, compact; /* the draft head is loaded; with --spec it is not, because of --prefill compact */
     size_t fault_count;
     di_text faults;  /* a line each */
     di_text missing; /* a line for each shard whose data is cut */
@@ -82,8 +83,11 @@ static void write_architecture(const inspection *in, di_text *out) {
                        c->engram_head_dim);
     }
     if (c->draft_stages)
-        di_text_printf(out, "  draft head      %u stages, blocks of %u, %u of %u experts (not used by this version)\n",
-                       c->draft_stages, c->draft_block_size, c->draft_num_experts_per_tok, c->draft_n_routed_experts);
+        di_text_printf(out, "  draft head      %u stages, blocks of %u, %u of %u experts%s\n", c->draft_stages,
+                       c->draft_block_size, c->draft_num_experts_per_tok, c->draft_n_routed_experts,
+                       in->draft     ? ""
+                       : in->compact ? " (not loaded: --prefill compact)"
+                                     : " (not loaded: --spec off)");
     if (c->has_vision)
         di_text_printf(out, "  vision          %u layers of %u (not used by this version)\n", c->vision_layers,
                        c->vision_dim);
@@ -137,11 +141,17 @@ static void write_plan(const inspection *in, di_text *out) {
              p->rolling, (double)p->page / p->page_tokens);
     write_memory(out, "sequences", p->sequences, remark);
     write_memory(out, "step buffers", p->step, "");
+    if (in->draft) write_memory(out, "draft buffers", p->draft, "");
     write_memory(out, "kernel workspace", p->workspace, "");
     write_memory(out, "program", p->program, "code, tokenizer, threads");
     snprintf(remark, sizeof remark, "%s of it private", di_cli_size_text(p->private_bytes, number));
     write_memory(out, "= all", p->total, remark);
-    if (p->unused) write_memory(out, "not loaded", p->unused, "draft head, vision");
+    bool head = in->config.draft_stages && !in->draft, vision = in->config.has_vision;
+    if (p->unused)
+        write_memory(out, "not loaded", p->unused,
+                     head && vision ? "draft head, vision"
+                     : head         ? "draft head"
+                                    : "vision");
 }
 
 static void write_machine(const inspection *in, di_text *out) {
@@ -343,6 +353,7 @@ static void put_plan(di_json_writer *json, const inspection *in) {
     put(json, "sequence", p->sequence);
     put(json, "sequences", p->sequences);
     put(json, "step", p->step);
+    put(json, "draft", p->draft);
     put(json, "workspace", p->workspace);
     put(json, "program", p->program);
     put(json, "private", p->private_bytes);
@@ -406,11 +417,15 @@ static di_status look(const di_config *options, inspection *in, di_error *error)
     }
     di_budget_make(&in->config, &in->budget);
     di_machine_look(in->path, &in->machine);
+    bool spec = !di_config_is(options, DI_OPT_SPEC, "off");
+    in->compact = spec && di_config_is(options, DI_OPT_PREFILL, "compact");
+    in->draft = spec && !in->compact && in->config.draft_stages;
     const di_plan_options plan = {.context = (uint32_t)di_config_int(options, DI_OPT_CONTEXT),
                                   .max_seqs = (uint32_t)di_config_int(options, DI_OPT_MAX_SEQS),
                                   .max_rows = (uint32_t)di_config_int(options, DI_OPT_MAX_ROWS),
                                   .threads = (uint32_t)di_config_int(options, DI_OPT_THREADS),
                                   .compact = di_config_is(options, DI_OPT_PREFILL, "compact"),
+                                  .draft = in->draft,
                                   .keep = (uint32_t)di_config_int(options, DI_OPT_PREFILL_KEEP),
                                   .available = in->machine.available};
     if (plan.context > in->config.max_position_embeddings)

@@ -116,6 +116,7 @@ void di_budget_make(const di_model_config *config, di_budget *budget) {
 typedef struct weight_planner {
     const di_checkpoint *checkpoint;
     di_memory_plan *plan;
+    bool draft;           /* the head is loaded */
     bool scale_is_mapped; /* of the weight just seen: its scale comes next */
 } weight_planner;
 
@@ -125,15 +126,17 @@ static bool plan_tensor(void *arg, const di_expected_tensor *tensor) {
     di_memory_plan *plan = p->plan;
     uint64_t bytes = tensor_bytes(tensor);
     int part = part_of(tensor->part);
-    if (part == DI_PART_DRAFT || part == DI_PART_VISION) {
+    if (part == DI_PART_VISION || (part == DI_PART_DRAFT && !p->draft)) {
         plan->unused += bytes;
-    } else if (part == DI_PART_ENGRAM_TABLE || part == DI_PART_EMBED) {
+    } else if (part == DI_PART_ENGRAM_TABLE || part == DI_PART_EMBED ||
+               ends_with(tensor->name, "markov_head.embed.weight")) {
         plan->tables += bytes;
     } else if (tensor->dtype == DI_DTYPE_F8_E8M0) {
         if (p->scale_is_mapped) plan->mapped += bytes;
     } else {
         bool vector = tensor->rank == 1 || ends_with(tensor->name, "engram.q_weight") ||
-                      ends_with(tensor->name, "engram.k_weight");
+                      ends_with(tensor->name, "engram.k_weight") ||
+                      ends_with(tensor->name, "confidence_head.proj.weight");
         di_weight_kind kind = vector ? DI_WEIGHT_VECTOR : DI_WEIGHT_MATRIX;
         uint64_t owned = di_cpu_weight_bytes(kind, tensor->dtype, tensor->rank, tensor->shape);
         const di_tensor *stored =
@@ -151,7 +154,7 @@ static uint64_t aligned(uint64_t bytes) {
 }
 
 /* The state of a sequence: the parts and alignment of the model's state layout. */
-static void plan_state(const di_model_config *c, uint32_t keep, di_memory_plan *plan) {
+static void plan_state(const di_model_config *c, uint32_t keep, bool draft, di_memory_plan *plan) {
     enum { PAGE_TOKENS = 64 };
     uint64_t d = c->head_dim, i = c->index_head_dim;
     plan->page_tokens = PAGE_TOKENS;
@@ -165,17 +168,26 @@ static void plan_state(const di_model_config *c, uint32_t keep, di_memory_plan *
     if (c->engram_layer_count) plan->rolling += aligned((c->engram_max_ngram - 1) * sizeof(int32_t));
     uint64_t row = (uint64_t)c->hc_mult * c->hidden_size * sizeof(uint16_t) + c->hc_mult * sizeof(float);
     plan->rolling += aligned(keep * row);
+    if (draft) plan->rolling += c->draft_stages * aligned(c->sliding_window * (d + d / 32));
     if (plan->page == 0) plan->page = 64;
 }
 
-/* What the kernels hold for a step of `rows` rows: the experts or the indexer need most. Sizes as in ops_experts.c and
- * ops_index.c: fp32 and quantised rows (104 bytes a block of 32), gate, up and product of every expert, index scores.
- */
-static uint64_t workspace_bytes(const di_model_config *c, uint64_t rows, uint64_t context) {
-    const uint64_t block = 104, scores_at_once = (uint64_t)1 << 22;
-    uint64_t d = c->hidden_size, f = c->moe_intermediate_size, top = c->num_experts_per_tok, all = top + 1;
-    uint64_t experts = rows * (c->n_routed_experts * sizeof(float) + top * (4 * d + d / 32 * block) +
-                               all * (10 * f + 4 * d + 4 * f + f / 32 * block) + 8 * d + d / 32 * block);
+/* What the experts hold for `rows` rows, `top` of `count` each. Sizes as in ops_experts.c: fp32 and quantised rows (104
+ * bytes a block of 32), gate, up and product of every expert. */
+static uint64_t experts_bytes(const di_model_config *c, uint64_t rows, uint64_t count, uint64_t top) {
+    const uint64_t block = 104;
+    uint64_t d = c->hidden_size, f = c->moe_intermediate_size, all = top + 1;
+    return rows * (count * sizeof(float) + top * (4 * d + d / 32 * block) +
+                   all * (10 * f + 4 * d + 4 * f + f / 32 * block) + 8 * d + d / 32 * block);
+}
+
+/* What the kernels hold for a step of `rows` rows and `drafts` rows of draft blocks: the experts or the indexer need
+ * most. Index scores as in ops_index.c. */
+static uint64_t workspace_bytes(const di_model_config *c, uint64_t rows, uint64_t drafts, uint64_t context) {
+    const uint64_t scores_at_once = (uint64_t)1 << 22;
+    uint64_t d = c->hidden_size, experts = experts_bytes(c, rows, c->n_routed_experts, c->num_experts_per_tok);
+    uint64_t head = experts_bytes(c, drafts, c->draft_n_routed_experts, c->draft_num_experts_per_tok);
+    if (head > experts) experts = head;
     uint64_t queries = (uint64_t)c->index_n_heads * (c->index_head_dim * 5 + 4) + 4 * (d + c->q_lora_rank);
     uint64_t limit = context > scores_at_once ? context : scores_at_once;
     uint64_t scores = rows * context < limit ? rows * context : limit;
@@ -194,13 +206,13 @@ static uint64_t program_bytes(const di_model_config *config, uint64_t threads) {
 void di_memory_plan_make(const di_model_config *config, const di_checkpoint *checkpoint, const di_plan_options *options,
                          di_memory_plan *plan) {
     memset(plan, 0, sizeof *plan);
-    weight_planner planner = {.checkpoint = checkpoint, .plan = plan};
+    weight_planner planner = {.checkpoint = checkpoint, .plan = plan, .draft = options->draft};
     di_expected_tensors(config, plan_tensor, &planner);
     uint32_t keep = !options->compact ? 0 : options->keep ? options->keep : config->sliding_window + 12;
-    plan_state(config, keep, plan);
+    plan_state(config, keep, options->draft, plan);
     plan->max_seqs = options->max_seqs;
     plan->max_rows = options->max_rows;
-    di_model_options model = {.compact = options->compact, .keep = options->keep};
+    di_model_options model = {.compact = options->compact, .keep = options->keep, .draft = options->draft};
     uint64_t weights = plan->mapped + plan->tables + plan->owned;
     plan->context = options->context;
     if (plan->context == 0) {
@@ -211,12 +223,14 @@ void di_memory_plan_make(const di_model_config *config, const di_checkpoint *che
     }
     model.context = plan->context;
     plan->step = di_step_bytes(config, &model, plan->max_rows, di_plan_logits_rows(plan->max_rows, plan->max_seqs));
-    plan->workspace = workspace_bytes(config, (uint64_t)plan->max_rows + keep, plan->context);
+    uint64_t drafts = options->draft ? (uint64_t)plan->max_seqs * config->draft_block_size : 0;
+    if (options->draft) plan->draft = di_draft_bytes(config, plan->max_seqs);
+    plan->workspace = workspace_bytes(config, (uint64_t)plan->max_rows + keep, drafts, plan->context);
     plan->program = program_bytes(config, options->threads ? options->threads : (uint64_t)di_usable_cores());
     uint64_t pages = ((uint64_t)plan->context + plan->page_tokens - 1) / plan->page_tokens;
     plan->sequence = plan->rolling + pages * plan->page;
     plan->sequences = plan->sequence * plan->max_seqs;
-    uint64_t fixed = weights + plan->step + plan->workspace + plan->program;
+    uint64_t fixed = weights + plan->step + plan->draft + plan->workspace + plan->program;
     plan->total = fixed + plan->sequences;
     plan->private_bytes = plan->total - plan->mapped - plan->tables;
     plan->fits = options->available && plan->total <= options->available;

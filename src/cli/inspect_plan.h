@@ -63,6 +63,7 @@ typedef struct di_plan_options {
     uint32_t max_seqs, max_rows;
     uint32_t threads;   /* 0 = one per usable core */
     bool compact;       /* --prefill compact */
+    bool draft;         /* --spec, and the model has a head that is loaded then */
     uint32_t keep;      /* --prefill-keep, 0 = window + 12 */
     uint64_t available; /* bytes this process may take; 0 = unknown */
 } di_plan_options;
@@ -72,12 +73,13 @@ typedef struct di_memory_plan {
     uint64_t mapped;        /* weights used where they are in the file */
     uint64_t tables;        /* embedding and Engram tables: in the file, read row by row */
     uint64_t owned;         /* repacked E2M1 matrices and widened vectors */
-    uint64_t unused;        /* draft head and vision: in the file, not loaded by this version */
+    uint64_t unused;        /* in the file, not loaded: vision, and the draft head unless `draft` */
     uint64_t rolling, page; /* a sequence's fixed state; one page of its growing state */
     uint32_t page_tokens;
     uint64_t sequence;  /* one sequence at `context` */
     uint64_t sequences; /* all of them */
     uint64_t step;      /* buffers of a step */
+    uint64_t draft;     /* buffers of the draft head; 0 when it is not loaded */
     uint64_t workspace; /* of the kernels */
     uint64_t program;   /* code, tokenizer, threads */
     uint64_t total;

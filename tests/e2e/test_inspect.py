@@ -79,9 +79,26 @@ class Inspect(unittest.TestCase):
         # window rings of 40 layers, open rows of three, three n-gram ids
         self.assertEqual(plan["sequence_fixed"], 528 * 128 * 40 + 3 * 4096 + 64)
         self.assertEqual(plan["total"], sum(plan[k] for k in (
-            "weights_mapped", "weights_repacked", "tables_mapped", "sequences", "step", "workspace", "program")))
+            "weights_mapped", "weights_repacked", "tables_mapped", "sequences", "step", "draft", "workspace", "program")))
         self.assertFalse(j["machine"]["fits"] and j["machine"]["memory"] < plan["private"])
         self.assertEqual(len(j["architecture"]["layer_table"]), 40)
+
+    def test_draft_head(self):
+        """--spec decides whether the plan counts it, as it decides whether the engine loads it."""
+        plans = {}
+        for options, says in ((), "(not loaded: --spec off)"), (("--spec", "auto"), "experts\n"), (
+                ("--spec", "3", "--prefill", "compact"), "(not loaded: --prefill compact)"):
+            code, out, _ = run(TINY, "--context", "1000", *options)
+            self.assertEqual(code, 0)
+            self.assertIn(says, out[out.index("  draft head  "):].split("\n", 1)[0] + "\n")
+            plans[options[:2]] = self.inspect_json(TINY, "--context", "1000", *options)["plan"]
+        off, on, compact = plans.values()
+        self.assertEqual((off["draft"], off["not_loaded"]), (0, 4140888))
+        self.assertEqual((compact["draft"], compact["not_loaded"]), (0, 4140888))
+        self.assertEqual(on["not_loaded"], 0)
+        self.assertGreater(on["draft"], 0)
+        self.assertGreater(on["sequence_fixed"], off["sequence_fixed"])
+        self.assertGreater(on["total"], off["total"] + on["draft"] + 4140888)
 
     def test_sparse_release(self):
         """Headers alone decide: full shards of holes, and shards that end after the header."""
