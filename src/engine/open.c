@@ -285,6 +285,14 @@ static bool has_draft_head(const di_engine *engine, const di_config *config) {
     return di_speculation_wanted(config, &length) != DI_SPEC_OFF && engine->config.draft_stages && !engine->compact;
 }
 
+static void note_lookup(const di_engine *engine, const di_config *config) {
+    uint32_t length;
+    if (di_speculation_wanted(config, &length) == DI_SPEC_OFF || has_draft_head(engine, config)) return;
+    di_log_write(engine->log, DI_LOG_INFO, "spec", "drafts come from prompt look-up alone: %s",
+                 engine->config.draft_stages ? "the draft head does not go with --prefill compact"
+                                             : "the model has no draft head");
+}
+
 static di_status open_model(di_engine *engine, const di_config *config, di_error *error) {
     engine->compact = di_config_is(config, DI_OPT_PREFILL, "compact");
     engine->keep = option(config, DI_OPT_PREFILL_KEEP);
@@ -301,6 +309,7 @@ static di_status open_model(di_engine *engine, const di_config *config, di_error
                                      engine->backend, &options, &engine->model, error);
     if (status == DI_OK) status = choose_context(engine, wanted, error);
     if (status != DI_OK) return status;
+    note_lookup(engine, config);
     engine->max_rows = option(config, DI_OPT_MAX_ROWS);
     engine->max_seqs = option(config, DI_OPT_MAX_SEQS);
     engine->chunk = option(config, DI_OPT_CHUNK);

@@ -204,6 +204,11 @@ class Lines(Case):
         result = run("generate", NANO, "--json", "--prefill", "compact", stdin=jsonl({"prompt": "a", "sampling_params": {"prompt_logprobs": 1}}))
         self.assertEqual(result.lines()[0]["error"]["param"], "prompt_logprobs")
 
+    def test_the_log_says_when_drafts_come_from_look_up_alone(self):
+        for options, lines in (("--spec", "auto", "--prefill", "compact"), 1), (("--spec", "auto"), 0), (("--prefill", "compact"), 0):
+            result = self.ok("generate", NANO, "--prompt", "a", "--max-tokens", "1", "--log-level", "info", *options)
+            self.assertEqual(result.err.count("drafts come from prompt look-up alone: the draft head does not go with --prefill compact"), lines, options)
+
 
 class Chat(Case):
     ASK = [{"role": "user", "content": "I would like to book a table for two people in San Jose."}]
