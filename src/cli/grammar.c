@@ -404,11 +404,11 @@ const di_command di_command_grammar = {
     .name = "grammar",
     .summary = "checks texts against a schema, expression or grammar",
     .usage = "check|mask [MODEL] [options]",
-    .text = "check: walks --prompt, --input or standard input token by token through the masks,\n"
-            "as generation would, and tells where it stops and what was allowed there; exit\n"
-            "code 1 if it stops or the schema is refused. mask: the tokens allowed behind the\n"
-            "text. With --json one case a line: {\"id\", \"json_schema\" or \"regex\" or \"ebnf\",\n"
-            "\"text\", ...}. MODEL may be a folder with a tokenizer.json alone.",
+    .text = "check: walks --prompt, --input or standard input token by token through the\n"
+            "masks, as generation would, and tells where it stops and what was allowed\n"
+            "there; exit code 1 if it stops or the schema is refused. mask: the tokens\n"
+            "allowed behind the text. With --json one case a line: {\"id\", \"json_schema\" or\n"
+            "\"regex\" or \"ebnf\", \"text\", ...}. MODEL may hold a tokenizer.json alone.",
     .example = "  deepinfer grammar check --regex '[0-9]{4}-[0-9]{2}' --prompt 2026-1\n"
                "  deepinfer grammar check --json --input cases.jsonl\n",
     .words = words,

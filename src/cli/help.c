@@ -44,10 +44,11 @@ static const char json_topic[] =
     "in the order of the input. A bad line gives {\"id\"?, \"line\", \"error\": {\"code\",\n"
     "\"message\", \"param\"}} in its place, and the exit code is 1 then.\n"
     "\n"
-    "generate  in   {\"id\", \"prompt\" or \"token_ids\" or \"messages\" (+ \"thinking\"),\n"
-    "               \"sampling_params\"?, \"priority\"?}\n"
-    "          out  {\"id\", \"choices\": [{\"index\", \"text\", \"token_ids\",\n"
-    "               \"finish_reason\", \"reasoning\"?, \"logprobs\"?, \"prompt_logprobs\"?,\n"
+    "generate  in   {\"id\", \"prompt\" or \"token_ids\" or \"messages\", \"priority\"?,\n"
+    "               \"sampling_params\"?}; messages: also thinking, reasoning_effort,\n"
+    "               tools, tool_choice, response_format, ... as in the chat API\n"
+    "          out  {\"id\", \"choices\": [{\"index\", \"text\", \"token_ids\", \"reasoning\"?,\n"
+    "               \"tool_calls\"?, \"finish_reason\", \"logprobs\"?, \"prompt_logprobs\"?,\n"
     "               \"logits_hash\"?}], \"usage\", \"seed\", \"fingerprint\", \"timings\"}\n"
     "score     in   {\"id\", \"prompt\" or \"token_ids\"}\n"
     "          out  {\"id\", \"tokens\", \"nll\", \"perplexity\", \"token_logprobs\", \"argmax\",\n"
@@ -58,12 +59,11 @@ static const char json_topic[] =
     "sampling_params: temperature top_p top_k min_p max_tokens min_tokens stop\n"
     "stop_token_ids ignore_eos n seq_seed (or seed) logprobs prompt_logprobs\n"
     "repetition_penalty presence_penalty frequency_penalty logit_bias\n"
-    "golden_token_ids first_n_token_no_eos logits_hash\n"
+    "golden_token_ids first_n_token_no_eos logits_hash so_args\n"
     "A prompt gets BOS in front; token_ids are used as they are.\n"
     "\n"
     "example:\n"
-    "  echo '{\"id\":1,\"prompt\":\"Hello\",\"sampling_params\":{\"temperature\":0}}' |\n"
-    "      deepinfer generate --json\n";
+    "  echo '{\"id\":1,\"prompt\":\"Hello\"}' | deepinfer generate --json\n";
 
 static const char environment_topic[] =
     "Every option NAME is also read from DEEPINFER_NAME (upper case, - becomes _) and\n"

@@ -10,7 +10,7 @@ import time
 import common
 from common import Case, NANO, TINY, environment, run
 
-COMMANDS = ("chat", "generate", "serve", "score", "tokenize", "inspect", "verify", "cache")
+COMMANDS = ("chat", "generate", "serve", "score", "tokenize", "inspect", "verify", "cache", "grammar")
 
 
 class Help(Case):
