@@ -77,7 +77,7 @@ F(CH,    "response_format.json_schema", O, 0, 0, "", "", -1, "", USED, "with typ
 F(CH,    "response_format.regex", S, 0, 0, "", "", -1, "", USED, "with type regex")
 F(CH|MS|CT|RS|TK, "tools",     A, 0, 0, "", "", DI_OPT_LIMIT_TOOLS, "", USED, "an empty list counts as absent")
 F(CH,    "tool_choice",        S|O, 0, 0, "", "", -1, "auto with tools", USED, "none, auto; required and a named function: a call of a declared tool must come")
-F(CH|RS, "parallel_tool_calls", B, 0, 0, "", "", -1, "true", USED, "false: only the first call is given out")
+F(CH|RS, "parallel_tool_calls", B, 0, 0, "", "", -1, "true", USED, "false: only the first call is given out, exactly one where calls are bound")
 F(CH|TK, "add_generation_prompt", B, 0, 0, "", "", -1, "true", USED, "false: no answer is begun")
 F(CH|TK, "continue_final_message", B, 0, 0, "", "", -1, "false", USED, "true: as prefix: true in the last message; with add_generation_prompt false")
 F(CH,    "echo",               B, 0, 0, "", "false", -1, "false", NEUTRAL, "only of completions")
