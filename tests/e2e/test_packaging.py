@@ -66,7 +66,8 @@ COMP_CWORD={len(words) - 1}
 _deepinfer
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-        done = subprocess.run(["bash", "-u"], input=script, capture_output=True, text=True, timeout=30)
+        with tempfile.TemporaryDirectory() as folder:  # empty: names of files are completions too
+            done = subprocess.run(["bash", "-u"], input=script, cwd=folder, capture_output=True, text=True, timeout=30)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout.split()
 
