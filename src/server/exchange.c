@@ -192,10 +192,6 @@ const char *di_exchange_tenant(const di_exchange *exchange) {
     return exchange->tenant[0] ? exchange->tenant : NULL;
 }
 
-const char *di_exchange_peer(const di_exchange *exchange) {
-    return exchange->peer;
-}
-
 int64_t di_exchange_arrival_ns(const di_exchange *exchange) {
     return exchange->arrival_ns;
 }
@@ -211,10 +207,6 @@ di_arena *di_exchange_arena(di_exchange *exchange) {
 
 void di_exchange_set_user(di_exchange *exchange, void *user) {
     exchange->user = user;
-}
-
-void *di_exchange_user(const di_exchange *exchange) {
-    return exchange->user;
 }
 
 void di_exchange_on_close(di_exchange *exchange, void (*on_close)(di_exchange *exchange, void *user)) {

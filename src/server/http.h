@@ -1,6 +1,6 @@
-/* http.h - what the endpoints of the server see of HTTP: exchanges, routes, tasks and timers.
+/* http.h - what the endpoints of the server see of HTTP: exchanges, routes and tasks.
  *
- * One I/O thread runs everything: handlers, callbacks, tasks and timers. Every function here belongs to that thread,
+ * One I/O thread runs everything: handlers, callbacks and tasks. Every function here belongs to that thread,
  * except di_server_post, which any thread may call. Nothing called from the I/O thread may block or compute for long;
  * di_server_work has a thread for that. No callback is ever called from within one of these functions.
  *
@@ -66,14 +66,12 @@ const char *di_exchange_header(const di_exchange *exchange, const char *name);
 const char *di_exchange_body(const di_exchange *exchange, size_t *length); /* zero-terminated beyond length */
 const char *di_exchange_id(const di_exchange *exchange);     /* x-request-id, trace id of traceparent, or made */
 const char *di_exchange_tenant(const di_exchange *exchange); /* name of the API key; NULL when no keys are set */
-const char *di_exchange_peer(const di_exchange *exchange);   /* address of the client */
 int64_t di_exchange_arrival_ns(const di_exchange *exchange); /* di_now_ns when the head was complete */
 di_server *di_exchange_server(const di_exchange *exchange);
 /* Memory that lives as long as the exchange; NULL when there is none. I/O thread, or the one task working on it. */
 di_arena *di_exchange_arena(di_exchange *exchange);
 
 void di_exchange_set_user(di_exchange *exchange, void *user);
-void *di_exchange_user(const di_exchange *exchange);
 /* Called once from the event loop if the exchange is gone before it was answered; never after an answer was ended. */
 void di_exchange_on_close(di_exchange *exchange, void (*on_close)(di_exchange *exchange, void *user));
 bool di_exchange_gone(const di_exchange *exchange);
@@ -118,7 +116,7 @@ void di_exchange_on_drain(di_exchange *exchange, void (*on_drain)(di_exchange *e
 void di_exchange_note_number(di_exchange *exchange, const char *name, double value);
 void di_exchange_note_text(di_exchange *exchange, const char *name, const char *literal);
 
-/* -------------------------------------------------------------------------------------------------- tasks, timers */
+/* ---------------------------------------------------------------------------------------------------------- tasks */
 
 /* A task is run once on the I/O thread for any number of posts before it runs. Set run and arg, zero the rest. */
 typedef struct di_server_task {
@@ -139,16 +137,9 @@ void di_server_unpost(di_server *server, di_server_task *task);
 di_status di_server_work(di_server *server, void (*work)(void *arg), void (*done)(void *arg), void *arg,
                          di_error *error);
 
-typedef struct di_timer di_timer;
-di_timer *di_timer_new(di_server *server, void (*fn)(void *arg), void *arg); /* NULL when out of memory */
-void di_timer_start(di_timer *timer, int64_t ms); /* once, from now; starting again moves it */
-void di_timer_stop(di_timer *timer);
-void di_timer_free(di_timer *timer); /* NULL is allowed; also from its own fn */
-
 /* ------------------------------------------------------------------------------------------------ the whole server */
 
 bool di_server_draining(const di_server *server);
-di_log *di_server_log(const di_server *server);
 size_t di_server_exchanges(const di_server *server); /* in progress that ask for work: POST, no probes */
 
 #endif

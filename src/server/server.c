@@ -369,10 +369,6 @@ const char *di_server_url(const di_server *server) {
     return server->url;
 }
 
-di_log *di_server_log(const di_server *server) {
-    return server->log;
-}
-
 size_t di_server_exchanges(const di_server *server) {
     return server->exchanges;
 }

@@ -1,4 +1,4 @@
-/* tasks.c - what reaches the I/O thread from other threads, work that leaves it, and timers; see http.h. */
+/* tasks.c - what reaches the I/O thread from other threads, and work that leaves it; see http.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -160,43 +160,4 @@ void di_tasks_close(di_server *server) {
     if (server->woken) event_free(server->woken);
     if (server->wake >= 0) close(server->wake);
     free(server->workers);
-}
-
-/* ---------------------------------------------------------------- timers */
-
-struct di_timer {
-    struct event *event;
-    void (*fn)(void *arg);
-    void *arg;
-};
-
-static void timer_fired(evutil_socket_t socket, short what, void *arg) {
-    (void)socket, (void)what;
-    di_timer *timer = arg;
-    timer->fn(timer->arg); /* may free the timer */
-}
-
-di_timer *di_timer_new(di_server *server, void (*fn)(void *arg), void *arg) {
-    di_timer *timer = malloc(sizeof *timer);
-    if (!timer) return NULL;
-    *timer = (di_timer){.fn = fn, .arg = arg};
-    timer->event = evtimer_new(server->base, timer_fired, timer);
-    if (timer->event) return timer;
-    free(timer);
-    return NULL;
-}
-
-void di_timer_start(di_timer *timer, int64_t ms) {
-    if (ms < 0) ms = 0;
-    evtimer_add(timer->event, (&(struct timeval){.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000}));
-}
-
-void di_timer_stop(di_timer *timer) {
-    evtimer_del(timer->event);
-}
-
-void di_timer_free(di_timer *timer) {
-    if (!timer) return;
-    event_free(timer->event);
-    free(timer);
 }
