@@ -151,7 +151,6 @@ static bool write_schema(const di_json *parameters, const di_json *schema, di_te
 static bool json_value(calls *c, const di_json *parameters, const di_json *schema, const char *pointer,
                        di_symbol *value) {
     di_text text = {0};
-    char narrowings[192];
     if (!write_schema(parameters, schema, &text)) {
         di_text_free(&text);
         c->x->failed = DI_ERR_MEMORY;
@@ -162,7 +161,7 @@ static bool json_value(calls *c, const di_json *parameters, const di_json *schem
     source.text = text.data;
     source.length = text.length;
     di_grammar_fault fault = {0};
-    bool ok = di_schema_compile(c->x, c->s, &source, value, narrowings, sizeof narrowings, &fault);
+    bool ok = di_schema_compile(c->x, c->s, &source, value, &fault);
     di_text_free(&text);
     if (!ok && fault.reason != DI_REASON_NONE) {
         const char *inner = strncmp(fault.pointer, "/allOf/0", 8) == 0 ? fault.pointer + 8 : fault.pointer;

@@ -51,7 +51,7 @@ static bool compile(di_grammar *g, const di_grammar_source *source, di_grammar_f
     switch (source->kind) {
     case DI_GRAMMAR_JSON_OBJECT:
     case DI_GRAMMAR_JSON_SCHEMA:
-        return di_schema_compile(&g->x, &g->s, source, &g->root, g->narrowings, sizeof g->narrowings, fault);
+        return di_schema_compile(&g->x, &g->s, source, &g->root, fault);
     case DI_GRAMMAR_REGEX:
         return compile_regex(g, source, fault);
     case DI_GRAMMAR_CALLS:
@@ -119,10 +119,6 @@ void di_grammar_free(di_grammar *grammar) {
     di_exprs_free(&grammar->x);
     di_symbols_free(&grammar->s);
     free(grammar);
-}
-
-const char *di_grammar_narrowings(const di_grammar *grammar) {
-    return grammar->narrowings;
 }
 
 void di_grammar_key(const di_grammar_source *source, char key[33]) {

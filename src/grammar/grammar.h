@@ -31,7 +31,6 @@ di_status di_vocabulary_of_tokenizer(const di_tokenizer *tokenizer, uint32_t row
 void di_vocabulary_free(di_vocabulary *vocabulary);
 uint32_t di_vocabulary_rows(const di_vocabulary *vocabulary); /* bits of a mask */
 size_t di_vocabulary_words(const di_vocabulary *vocabulary);  /* uint64_t words of a mask */
-size_t di_vocabulary_memory(const di_vocabulary *vocabulary); /* bytes */
 /* Bytes of a token; NULL and 0 for an id without text. */
 const uint8_t *di_vocabulary_bytes(const di_vocabulary *vocabulary, uint32_t id, uint32_t *length);
 
@@ -97,8 +96,6 @@ di_grammar *di_grammar_share(di_grammar *grammar); /* one more reference */
 void di_grammar_free(di_grammar *grammar);         /* one less; NULL is allowed */
 /* 128-bit hash of kind, options and canonical text as 32 hexadecimal digits: equal keys, equal grammars. */
 void di_grammar_key(const di_grammar_source *source, char key[33]);
-/* Names of the narrowings that apply, by spaces: "order ascii-escapes no-exponent". Borrowed. */
-const char *di_grammar_narrowings(const di_grammar *grammar);
 
 /* ---- matcher */
 

@@ -49,12 +49,6 @@ static di_expr space_language(di_exprs *x, di_grammar_whitespace whitespace) {
     return di_expr_optional(x, di_expr_or2(x, di_expr_byte(x, ' '), line));
 }
 
-static void write_narrowings(const compiler *c, char *out, size_t size) {
-    snprintf(out, size, "%s%s%s%s%s", c->used_order ? "order " : "", c->used_number ? "no-exponent " : "",
-             c->used_ascii ? "ascii-escapes " : "", c->used_format ? "formats " : "",
-             c->source->whitespace == DI_WHITESPACE_FLEXIBLE ? "bounded-whitespace" : "no-whitespace");
-}
-
 static bool parse(compiler *c) {
     di_error error = {0};
     const di_grammar_source *source = c->source;
@@ -97,13 +91,12 @@ static bool compile(compiler *c, di_symbol *root) {
     return !di_schema_failed(c);
 }
 
-bool di_schema_compile(di_exprs *x, di_symbols *s, const di_grammar_source *source, di_symbol *root, char *narrowings,
-                       size_t narrowings_size, di_grammar_fault *fault) {
+bool di_schema_compile(di_exprs *x, di_symbols *s, const di_grammar_source *source, di_symbol *root,
+                       di_grammar_fault *fault) {
     compiler c = {.x = x, .s = s, .source = source, .fault = fault, .arena = di_arena_new(0)};
     bool ok = c.arena != NULL;
     if (!ok) x->failed = DI_ERR_MEMORY;
     if (ok) ok = compile(&c, root);
-    if (ok) write_narrowings(&c, narrowings, narrowings_size);
     free(c.map);
     free(c.infos);
     free(c.resources);

@@ -135,12 +135,12 @@ typedef struct compiler {
     bool probe_failed;                                 /* a question of emptiness met a form that is being made */
     di_expr number_plain, number_full, number_integer; /* 0 = not made */
     di_expr space;                                     /* optional white space */
-    bool used_order, used_number, used_ascii, used_duplicates, used_format;
+    bool used_format;                                  /* a format was met */
 } compiler;
 
 /* The whole: root symbol in *root. False with *fault filled or x->failed set. */
-bool di_schema_compile(di_exprs *x, di_symbols *s, const di_grammar_source *source, di_symbol *root, char *narrowings,
-                       size_t narrowings_size, di_grammar_fault *fault);
+bool di_schema_compile(di_exprs *x, di_symbols *s, const di_grammar_source *source, di_symbol *root,
+                       di_grammar_fault *fault);
 
 /* ---- schema.c */
 /* Notes the first fault; `at` NULL = the root. Returns false. */

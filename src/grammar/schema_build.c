@@ -214,8 +214,6 @@ static bool make_cells(object_builder *b) {
     for (uint32_t i = 0; i < b->name_count; i++)
         declared[i] = di_expr_text(c->x, b->names[i], b->lengths[i], DI_ENCODING_JSON);
     if (b->name_count) language = di_expr_minus(c->x, language, di_expr_or(c->x, declared, b->name_count));
-    if (!plain) c->used_ascii = true;
-    c->used_duplicates = true;
     return split_cells(b, language, 0, 0);
 }
 
@@ -266,7 +264,7 @@ static di_symbol build_cells_object(compiler *c, const conjunction *conj) {
     bounds_of(conj, C_ENTRIES, &o.minimum, &o.maximum);
     if (!collect_keys(b) || !make_cells(b) || !fill_object(b, &o)) return DI_SYMBOL_EMPTY;
     const di_json *at = conj->count ? conj->list[0]->at : NULL;
-    if (o.maximum != DI_UNBOUNDED && o.maximum > MAX_ENTRIES) o.maximum = MAX_ENTRIES, c->used_order = true;
+    if (o.maximum != DI_UNBOUNDED && o.maximum > MAX_ENTRIES) o.maximum = MAX_ENTRIES;
     if (o.minimum > b->name_count + b->cell_count && b->cell_count) {
         di_schema_refuse(c, DI_REASON_UNSUPPORTED, at,
                          "minProperties beyond the declared keys cannot be enforced: undeclared keys could repeat");
@@ -274,7 +272,6 @@ static di_symbol build_cells_object(compiler *c, const conjunction *conj) {
     }
     if (o.minimum > b->name_count + b->cell_count) return DI_SYMBOL_EMPTY;
     if (o.minimum > MAX_ENTRIES) o.minimum = MAX_ENTRIES;
-    if (!o.any_order && b->name_count > 1) c->used_order = true;
     di_symbols *s = c->s;
     if (!di_grow(&s->objects, &s->object_capacity, (uint64_t)s->object_count + 1, sizeof o))
         return c->x->failed = DI_ERR_MEMORY, DI_SYMBOL_EMPTY;
@@ -511,7 +508,6 @@ static di_symbol build_conjunction(compiler *c, const form *f, uint32_t index) {
     if (conj->types & TYPE_NUMBER) {
         di_expr language = di_build_number(c, conj);
         scalars = di_expr_or2(c->x, scalars, language);
-        if (language != c->number_full) c->used_number = true;
     }
     if (conj->types & TYPE_STRING) {
         di_expr quote = di_expr_byte(c->x, '"');

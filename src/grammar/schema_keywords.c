@@ -405,7 +405,6 @@ static bool expression(const keyword *k, const di_json *at, const char *text, si
                        di_expr *out) {
     di_regex_options options = {.encoding = DI_ENCODING_JSON, .search = search, .ecma = true};
     di_regex_fault fault;
-    k->c->used_ascii = true;
     if (di_regex_compile(k->c->x, text, length, &options, out, &fault)) return true;
     if (k->c->x->failed != DI_OK) return false;
     return di_schema_refuse(k->c, fault.reason, at, "expression, byte %zu: %s", fault.position, fault.message);

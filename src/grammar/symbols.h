@@ -106,7 +106,6 @@ struct di_grammar {
     di_symbols s;
     di_symbol root;
     di_grammar_limits limits;
-    char narrowings[192];
     uint32_t references; /* atomic */
 };
 

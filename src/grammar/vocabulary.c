@@ -243,11 +243,6 @@ size_t di_vocabulary_words(const di_vocabulary *vocabulary) {
     return vocabulary->words;
 }
 
-size_t di_vocabulary_memory(const di_vocabulary *v) {
-    return sizeof *v + v->offsets[v->rows] + v->rows * 8 + v->words * 8 * (2 + DI_SAFE_LEVELS) +
-           (size_t)v->safe_count * 8 + ((size_t)v->all.count + v->rest.count) * (sizeof(di_trie_node) + 1);
-}
-
 const uint8_t *di_vocabulary_bytes(const di_vocabulary *vocabulary, uint32_t id, uint32_t *length) {
     *length = id < vocabulary->rows ? vocabulary->offsets[id + 1] - vocabulary->offsets[id] : 0;
     return *length ? vocabulary->bytes + vocabulary->offsets[id] : NULL;
