@@ -83,9 +83,14 @@ static void nano_passes_every_row(void **state) {
     assert_int_equal(o.reports - o.cases - o.skipped, 3); /* rows of later versions */
 }
 
+static void skip_slow(void) {
+    print_message("not run: too slow under this sanitizer\n");
+    skip();
+}
+
 static void the_embedded_model_passes(void **state) {
     (void)state;
-    if (DI_TEST_SLOW) skip();
+    if (DI_TEST_SLOW) skip_slow();
     outcome o;
     assert_true(run(TINY, "T1,T4,T9,T15", false, NULL, 0, &o));
     assert_int_equal(o.differing, 0);
@@ -95,7 +100,7 @@ static void the_embedded_model_passes(void **state) {
 
 static void compact_prefill_passes(void **state) {
     (void)state;
-    if (DI_TEST_SLOW) skip();
+    if (DI_TEST_SLOW) skip_slow();
     outcome o;
     const di_option compact[] = {{"prefill", "compact"}};
     assert_true(run(NANO, "T1,T4,T5,T6", false, compact, 1, &o));
@@ -132,7 +137,7 @@ static unsigned zero_indexers(const di_folder *folder, const char *shard) {
 
 static void equal_index_scores_pass(void **state) {
     (void)state;
-    if (DI_TEST_SLOW) skip();
+    if (DI_TEST_SLOW) skip_slow();
     di_folder folder = di_folder_new(NANO);
     unsigned zeroed = 0;
     static const char *const shards[] = {"model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
