@@ -32,6 +32,8 @@ DI_CONFIG_ROW(STALL_MS,       "stall-ms",       I, "30000",  0, 3600000, "", "",
 DI_CONFIG_ROW(AGEING_MS,      "ageing-ms",      I, "10000",  1, 3600000, "", "", "limits", "waiting this long gains a level of priority")
 DI_CONFIG_ROW(GRAMMAR_CACHE,  "grammar-cache",  I, "64",     0, 65536, "", "", "limits", "compiled grammars kept for the next request")
 DI_CONFIG_ROW(LIMIT_GRAMMAR_BYTES, "limit-grammar-bytes", Z, "1M", 1, 1e9, "", "", "limits", "bytes of a schema, expression or grammar")
+DI_CONFIG_ROW(LIMIT_GRAMMAR_WORK, "limit-grammar-work", I, "150000", 1000, 1e9, "", "", "limits", "steps to compile a grammar; a few microseconds each")
+DI_CONFIG_ROW(LIMIT_MASK_WORK, "limit-mask-work", I, "400000", 1000, 1e9, "", "", "limits", "steps for one mask; some 0.2 microseconds each")
 DI_CONFIG_ROW(LIMIT_GRAMMAR_MEMORY, "limit-grammar-memory", Z, "64M", 65536, 1e12, "", "", "limits", "memory that one grammar may take")
 DI_CONFIG_ROW(SNAPSHOT_INTERVAL, "snapshot-interval", I, "1024", 0, 1048576, "", "", "limits", "positions between cache snapshots; 0 = ends and branches only")
 DI_CONFIG_ROW(CACHE_DIR,      "cache-dir",      S, "",       0, 0, "", "", "common", "folder of the disk cache; empty = none")

@@ -12,6 +12,8 @@ struct di_bound_grammar {
     di_matcher *matcher; /* engine thread; NULL until it is used */
     uint32_t users;      /* requests; nobody frees it while there are some */
     di_constraint_state *samples;
+    bool failed; /* the mask at `failed_at` takes more work than is allowed */
+    di_grammar_state failed_at;
 };
 
 struct di_constraints {
@@ -51,6 +53,8 @@ di_status di_constraints_new(const di_config *config, const di_tokenizer *tokeni
     c->kept = (uint32_t)di_config_int(config, DI_OPT_GRAMMAR_CACHE);
     di_grammar_limits_default(&c->limits);
     c->limits.text_bytes = (size_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_BYTES);
+    c->limits.work = (uint64_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_WORK);
+    c->limits.mask_work = (uint64_t)di_config_int(config, DI_OPT_LIMIT_MASK_WORK);
     c->limits.memory = (size_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_MEMORY);
     *constraints = c;
     return DI_OK;
@@ -151,6 +155,9 @@ static di_bound_grammar *find(di_constraints *c, const char *key) {
     return NULL;
 }
 
+/* What a grammar that nobody uses may keep of what it computed. */
+enum { IDLE_BYTES = 2 << 20 };
+
 /* Mutex held. Frees those without users beyond --grammar-cache, the one used longest ago first. */
 static void trim(di_constraints *c) {
     while (c->count > c->kept) {
@@ -228,7 +235,11 @@ di_status di_constraint_open(di_constraints *c, const di_so_args *args, di_bound
 void di_constraint_release(di_constraints *c, di_bound_grammar *grammar) {
     if (!grammar) return;
     pthread_mutex_lock(&c->mutex);
-    grammar->users--;
+    if (!--grammar->users && grammar->matcher && di_matcher_memory(grammar->matcher) > IDLE_BYTES) {
+        di_matcher_free(grammar->matcher);
+        grammar->matcher = NULL;
+        grammar->failed = false;
+    }
     trim(c);
     pthread_mutex_unlock(&c->mutex);
 }
@@ -299,6 +310,11 @@ static di_status walk(di_matcher *matcher, const di_constraint_state *state, di_
     return status;
 }
 
+/* It met the limit of memory, not that of work. */
+static bool is_full(const di_constraints *c, const di_bound_grammar *grammar) {
+    return di_matcher_memory(grammar->matcher) > c->limits.memory / 4 * 3;
+}
+
 /* Makes room: a new matcher that knows only what the samples of this grammar stand at. */
 static di_status forget(di_constraints *c, di_bound_grammar *grammar, di_error *error) {
     di_matcher *fresh = NULL;
@@ -314,6 +330,7 @@ static di_status forget(di_constraints *c, di_bound_grammar *grammar, di_error *
         s->at = s->phase == DI_PHASE_BOUND ? s->moved : di_matcher_start(fresh);
     di_matcher_free(grammar->matcher);
     grammar->matcher = fresh;
+    grammar->failed = false;
     pthread_mutex_lock(&c->mutex);
     c->counters.resets++;
     pthread_mutex_unlock(&c->mutex);
@@ -323,9 +340,14 @@ static di_status forget(di_constraints *c, di_bound_grammar *grammar, di_error *
 static void fill(di_constraints *c, di_constraint_state *state) {
     if (state->phase != DI_PHASE_BOUND) return;
     di_bound_grammar *grammar = state->grammar;
-    di_status status = di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
-    if (status == DI_ERR_LIMIT && (status = forget(c, grammar, NULL)) == DI_OK)
+    bool known = grammar->failed && grammar->failed_at == state->at;
+    di_status status = known ? DI_ERR_LIMIT : di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
+    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, NULL)) == DI_OK)
         status = di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
+    if (status == DI_ERR_LIMIT) {
+        grammar->failed = true;
+        grammar->failed_at = state->at;
+    }
     if (status == DI_OK) return;
     state->failed = status;
     memset(state->mask, 0, di_vocabulary_words(c->vocabulary) * sizeof *state->mask);
@@ -348,7 +370,7 @@ static di_status advance(di_constraints *c, di_constraint_state *state, int32_t 
     di_grammar_state next = DI_GRAMMAR_REJECT;
     di_bound_grammar *grammar = state->grammar;
     di_status status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);
-    if (status == DI_ERR_LIMIT && (status = forget(c, grammar, error)) == DI_OK)
+    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, error)) == DI_OK)
         status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);
     if (status == DI_OK && next == DI_GRAMMAR_REJECT)
         status = di_fail(error, DI_ERR_INVALID_ARGUMENT, "golden_token_ids",

@@ -35,6 +35,8 @@ typedef struct di_constraint_state {
     di_grammar_state at, moved; /* in the matcher of the grammar, and in the next one while it is made */
     uint64_t *mask;             /* [words] of the next row */
     di_status failed;
+    bool wanted;                              /* the step waits for the mask, however long it takes */
+    bool late;                                /* it was not there in time: the row has to be computed again */
     struct di_constraint_state *next, **link; /* samples of the same grammar */
 } di_constraint_state;
 
@@ -60,7 +62,8 @@ void di_constraint_end(di_constraints *constraints, di_constraint_state *state);
 
 /* Sets the mask or the forced id of the item for the next token. The mask is filled by di_constraint_fill. */
 void di_constraint_next(di_constraints *constraints, const di_constraint_state *state, di_sample_item *item);
-/* Fills the mask that the item was given; when it cannot, nothing is allowed and `failed` says why. */
+/* Fills the mask that the item was given; when it cannot, nothing is allowed and `failed` says why. One mask takes at
+ * most --limit-mask-work steps. */
 void di_constraint_fill(di_constraints *constraints, di_constraint_state *state);
 /* The id was chosen. output: the ids of the sample so far, this one the last; they stay where they are until the end.
  */

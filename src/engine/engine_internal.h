@@ -114,7 +114,9 @@ typedef struct di_sequence {
     di_stop_matcher stop;
     di_constraint_state constraint;
     di_drafts drafts;
-    bool armed;         /* stop strings are matched */
+    bool armed;      /* stop strings are matched */
+    uint32_t breaks; /* "\n" and then perhaps "<" that were not matched yet: the mark that disarms may follow them */
+    bool bracket;
     int32_t *ids;       /* [prompt_count + max_tokens]: prompt, then what was chosen */
     uint32_t ids_count; /* known ids */
     uint32_t goal;      /* rows to compute before the next choice; ids_count - 1 or the prompt */

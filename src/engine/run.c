@@ -6,7 +6,7 @@
 #include "engine/engine_internal.h"
 
 /* While a request waits for its reader, cancels and deadlines are looked at this often. */
-enum { PAUSE_MS = 50, STALL_POLL_MS = 1000 };
+enum { PAUSE_MS = 50, STALL_POLL_MS = 1000, MASKS_MS = 40 };
 
 /* ---------------------------------------------------------------- end of sequences and requests */
 
@@ -163,11 +163,16 @@ static void went_on(di_engine *engine, int64_t now) {
     atomic_store_explicit(&engine->hub->progress_ns, now, memory_order_relaxed);
 }
 
-/* Masks of the step's choices, while its forward pass runs. */
+/* Masks of the step's choices, while its forward pass runs. Those that are not there in time wait for the next step, so
+ * that grammars cost others no more than that and one mask. */
 static void fill_masks(di_engine *engine) {
     if (!engine->constrained_count) return;
-    for (uint32_t i = 0; i < engine->constrained_count; i++)
-        di_constraint_fill(engine->constraints, engine->constrained[i]);
+    int64_t until = di_now_ns() + MASKS_MS * 1000000;
+    for (uint32_t i = 0; i < engine->constrained_count; i++) {
+        di_constraint_state *state = engine->constrained[i];
+        state->late = i && !state->wanted && di_now_ns() > until;
+        if (!state->late) di_constraint_fill(engine->constraints, state);
+    }
     di_compute_release(engine->compute);
 }
 

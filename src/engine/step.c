@@ -43,17 +43,20 @@ static void add_prompt_items(di_engine *engine, di_sequence *s, uint32_t done, u
     }
 }
 
-static void need_mask(di_engine *engine, di_sequence *s) {
+/* wanted: there is no second try for this row. */
+static void need_mask(di_engine *engine, di_sequence *s, bool wanted) {
+    s->constraint.wanted = wanted;
+    s->constraint.late = false;
     if (s->constraint.phase == DI_PHASE_BOUND) engine->constrained[engine->constrained_count++] = &s->constraint;
 }
 
-static void add_choice(di_engine *engine, di_sequence *s, uint32_t logits_row) {
+static void add_choice(di_engine *engine, di_sequence *s, uint32_t logits_row, bool wanted) {
     di_batch *batch = di_current_batch(engine);
     s->choice_item = batch->count;
     di_sample_item *item = &batch->items[batch->count++];
     di_sampler_next(s->sampler, logits_row, s->ids_count, item);
     di_constraint_next(engine->constraints, &s->constraint, item);
-    need_mask(engine, s);
+    need_mask(engine, s, wanted);
 }
 
 /* ---------------------------------------------------------------- rows */
@@ -66,6 +69,11 @@ static uint32_t compact_from(const di_engine *engine, const di_request *request)
 static void fail_request(di_engine *engine, di_request *request, const di_error *error) {
     if (error->status == DI_ERR_NUMERIC) di_count(&engine->metrics, DI_COUNT_NUMERIC_FAULTS, 1);
     di_finish_request(engine, request, DI_FINISH_ERROR, error);
+}
+
+/* Not prompts, which are committed in stages, drafts, and rows whose mask may be late. */
+static bool is_sure(const di_sequence *s) {
+    return s->request->prompt_done && !s->drafts.length && s->constraint.phase != DI_PHASE_BOUND;
 }
 
 /* False: it has to wait for pages or for the next step, or its request has ended because memory ran out. */
@@ -88,7 +96,7 @@ static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t
         .logits_from = logits_from,
         .replay_from = -1,
         .taps = engine->speculation && done + count + engine->config.sliding_window > prompt,
-        .sure = s->request->prompt_done && !s->drafts.length, /* prompts are committed in stages */
+        .sure = is_sure(s),
     };
     if (engine->compact && !s->request->score && done < prompt) {
         /* The decoder half sees the last `keep` positions of the prompt only, all of them in its last chunk. */
@@ -147,11 +155,11 @@ static void add_decode(di_engine *engine, di_sequence *s, uint32_t most) {
     if (!add_rows(engine, s, 1 + s->drafts.length, 0)) return;
     engine->load.decode_rows += 1 + s->drafts.length;
     if (!s->drafts.length) {
-        add_choice(engine, s, s->logits_row);
+        add_choice(engine, s, s->logits_row, false);
         return;
     }
     di_speculation_add(engine, s);
-    need_mask(engine, s);
+    need_mask(engine, s, true);
 }
 
 /* The next row of every sequence that decodes, up to `most` rows in the step. */
@@ -206,9 +214,9 @@ static void plan_chunk(di_engine *engine, di_sequence *s, double *share) {
     if (chooses) {
         uint32_t row = s->logits_row + (all_logits ? count - 1 : 0);
         if (request->prompt_done)
-            add_choice(engine, s, row);
+            add_choice(engine, s, row, true);
         else /* the prompt's last row serves all samples */
-            for (int32_t i = 0; i < request->sampling.n; i++) add_choice(engine, &request->sequences[i], row);
+            for (int32_t i = 0; i < request->sampling.n; i++) add_choice(engine, &request->sequences[i], row, true);
     }
     engine->load.prompt_context += (double)count * (done + count / 2.0);
     engine->load.prompt_rows += count;
@@ -425,11 +433,19 @@ static di_status commit_sequence(di_engine *engine, di_sequence *s, di_error *er
         engine->tenants[request->tenant_place].served += s->rows;
         return di_speculation_commit(engine, s, error);
     }
+    if (s->constraint.late) { /* the row is computed again */
+        s->constraint.late = false;
+        commit_rows(engine, s, 0);
+        return DI_OK;
+    }
     uint32_t done = (uint32_t)di_state_length(s->state) - (s->sure ? s->rows : 0);
     bool reaches = done + s->rows == s->goal, prompt_end = reaches && !request->prompt_done;
     uint32_t choices = !reaches || !s->choose ? 0 : prompt_end ? (uint32_t)request->sampling.n : 1;
     if (!results_ok(engine, s, s->prompt_items + choices, error)) return error->status;
-    if (!s->sure) commit_prompt(engine, s);
+    if (!request->prompt_done)
+        commit_prompt(engine, s);
+    else if (!s->sure)
+        commit_rows(engine, s, s->rows);
     di_count(&engine->metrics, DI_COUNT_COMPUTED_ROWS, s->rows);
     engine->tenants[request->tenant_place].served += s->rows;
     di_status status = DI_OK;

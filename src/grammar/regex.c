@@ -245,6 +245,9 @@ static bool escaped_point(parser *p, size_t start, uint32_t letter, bool in_clas
 }
 
 /* \p{...} and \P{...}, \pL; the letter is taken already. */
+/* Every code point is asked for. */
+enum { PROPERTY_WORK = 5000 };
+
 static bool property(parser *p, size_t start, bool inverted, di_points *set) {
     const char *name = p->text + p->at;
     size_t size = 1;
@@ -268,6 +271,7 @@ static bool property(parser *p, size_t start, bool inverted, di_points *set) {
         size--;
     }
     di_points one = {0};
+    if (!di_exprs_spend(p->x, PROPERTY_WORK)) return false;
     if (!di_unicode_property(name, size, &one)) {
         refuse(p, DI_REASON_UNSUPPORTED, start, "the character property \"%.*s\" is not known here",
                (int)(size > 40 ? 40 : size), name);

@@ -485,6 +485,7 @@ di_status di_recipe_render(const di_recipe *recipe, const di_conversation *conve
     bool in_reasoning = prompt->start == DI_START_REASONING || prompt->start == DI_START_REASONING_CONTINUED;
     prompt->tools = di_conversation_has_tools(conversation);
     prompt->json = conversation->format == DI_FORMAT_JSON_OBJECT || conversation->format == DI_FORMAT_JSON_SCHEMA;
+    if (prompt->start == DI_START_CALLS) prompt->stop_arm_token_id = recipe->ids[DI_CONTROL_EOS]; /* all is markup */
     if (in_reasoning) prompt->stop_arm_token_id = recipe->ids[DI_CONTROL_THINK_END];
     if (prompt->tools) prompt->stop_disarm_token_id = recipe->ids[DI_CONTROL_DSML];
     prompt->constraint = constraint_of(recipe, conversation, in_reasoning);

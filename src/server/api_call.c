@@ -152,7 +152,9 @@ static void name_grammar_field(const di_call *call, di_error *error) {
         next += strlen(ours);
         if (strncmp(next, schema, strlen(schema)) == 0) next += strlen(schema);
     }
-    if (!text.failed && text.data) di_fail(error, error->status, call->grammar, "%s", text.data);
+    /* The client's grammar has to change: never a status that asks for less. */
+    di_status status = error->status == DI_ERR_LIMIT ? DI_ERR_INVALID_ARGUMENT : error->status;
+    if (!text.failed && text.data) di_fail(error, status, call->grammar, "%s", text.data);
     di_text_free(&text);
 }
 

@@ -359,6 +359,10 @@ static bool bind_answer(di_call *call) {
     const di_constraint *constraint = &call->prompt.constraint;
     const char *field = fields[call->endpoint];
     bool calls = constraint->kind == DI_CONSTRAINT_CALLS, forced = constraint->kind == DI_CONSTRAINT_FORCED_CALLS;
+    if (!call->prompt.tools && call->conversation.choice != DI_CHOICE_AUTO &&
+        call->conversation.choice != DI_CHOICE_NONE)
+        return fail(call, DI_ERR_INVALID_ARGUMENT, "tool_choice",
+                    "tool_choice asks for a call, but there are no tools");
     bool bound;
     if (di_recipe_bind(&call->api->recipe, &call->prompt, call->arena, &call->sampling.so_args, &bound, &call->error) !=
         DI_OK) {

@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import tempfile
 import threading
+import time
 
 import api_case
 import common
@@ -204,6 +205,35 @@ class Answers(api_case.Case):
         refused = self.client.post(CHAT, {"messages": [{"role": "user", "content": BOOKING}], "tools": [strict], "tool_choice": "required"})
         self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tools"), refused.json)
         self.assertIn("/tools/0/parameters/properties/restaurant", refused.json["error"]["message"])
+
+    def test_stop_strings_leave_markup_alone(self):
+        """Line breaks and a bracket before the mark of a call are markup, whatever brought them."""
+        body = {"messages": [{"role": "user", "content": BOOKING}], "tools": [CHAT_TOOL], "temperature": 0}
+        for stop in ("\n\n", "\n", "<"):
+            for more in ({"thinking": {"type": "disabled"}}, {"tool_choice": "required"}, {"tool_choice": "required", "thinking": {"type": "disabled"}}):
+                answer = self.chat(dict(body, stop=[stop], **more))["choices"][0]
+                self.assertEqual(answer["finish_reason"], "tool_calls", (stop, more, answer))
+                json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"])
+        for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+            refused = self.client.post(CHAT, {"messages": body["messages"], "tool_choice": choice})
+            self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tool_choice"), refused.json)
+
+    def test_hostile_grammars_fail_alone(self):
+        """Masks that take too long end their own request; others go on, and nobody waits for a compiler either."""
+        strings = [{"type": "string", "pattern": "^(.{%d})*$" % n} for n in (31, 37, 41)]
+        alternatives = "|".join("[a-z]{%d}[0-9]*\\p{L}*" % n for n in range(2, 280))
+        hostile = [{"structured_outputs": {"json": {"allOf": strings}}, "n": 40}, {"structured_outputs": {"regex": "(%s)*" % alternatives}}]
+        messages = [{"role": "user", "content": "Hello"}]
+        attacks = [threading.Thread(target=api_case.Client(self.client.connection.port).post, args=(CHAT, dict({"messages": messages, "temperature": 1.5, "max_tokens": 60, "seed": 4}, **more))) for more in hostile]
+        for attack in attacks:
+            attack.start()
+        slowest = 0
+        while any(attack.is_alive() for attack in attacks):
+            start = time.monotonic()
+            self.chat({"messages": messages, "max_tokens": 3, "thinking": {"type": "disabled"}})
+            slowest = max(slowest, time.monotonic() - start)
+            time.sleep(0.05)
+        self.assertLess(slowest, every(5, 60), "seconds that others waited")
 
     def test_json_object(self):
         messages = [{"role": "system", "content": "Answer in JSON."}, {"role": "user", "content": "Give me the booking as json: Golden Dragon, 7 pm, 4 people."}]
