@@ -359,8 +359,12 @@ static bool bind_answer(di_call *call) {
     const di_constraint *constraint = &call->prompt.constraint;
     const char *field = fields[call->endpoint];
     bool calls = constraint->kind == DI_CONSTRAINT_CALLS, forced = constraint->kind == DI_CONSTRAINT_FORCED_CALLS;
-    if (!call->prompt.tools && call->conversation.choice != DI_CHOICE_AUTO &&
-        call->conversation.choice != DI_CHOICE_NONE)
+    const di_json *choice = di_field_get(call->body, "tool_choice");
+    bool wants_call =
+        choice && (choice->type == DI_JSON_OBJECT ? !di_json_string_is(di_json_get(choice, "type"), "none") &&
+                                                        !di_json_string_is(di_json_get(choice, "type"), "auto")
+                                                  : di_json_string_is(choice, "required"));
+    if (wants_call && !call->prompt.tools)
         return fail(call, DI_ERR_INVALID_ARGUMENT, "tool_choice",
                     "tool_choice asks for a call, but there are no tools");
     bool bound;
