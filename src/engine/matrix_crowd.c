@@ -258,7 +258,11 @@ static void drain(matrix *m, uint64_t clock) {
         if (!e->handle || e->done) continue;
         if (clock >= e->cancel) di_request_cancel(e->handle);
         di_event event;
-        while (!e->done && di_request_next(e->handle, waited ? 0 : PATIENCE_MS, &event)) take(m, e, &event);
+        /* One wait in all: others may have to start between two events of a request that is quick. */
+        while (!e->done && di_request_next(e->handle, waited ? 0 : PATIENCE_MS, &event)) {
+            take(m, e, &event);
+            waited = true;
+        }
         waited = waited || !e->done;
     }
 }
