@@ -221,7 +221,7 @@ int di_cli_convert_lines(di_cli *cli, di_cli_convert *convert, void *arg) {
         di_cli_lines_open(cli, &lines, &error);
     else
         di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
-    while (error.status == DI_OK) {
+    while (error.status == DI_OK && lines) {
         const char *text = NULL;
         size_t length = 0;
         di_error fault = {0};
@@ -241,7 +241,7 @@ int di_cli_convert_lines(di_cli *cli, di_cli_convert *convert, void *arg) {
         else
             di_cli_write(out.data, out.length, &error);
     }
-    if (error.status == DI_OK && !interrupted) di_cli_lines_note_empty(lines);
+    if (error.status == DI_OK && lines && !interrupted) di_cli_lines_note_empty(lines);
     di_cli_lines_close(lines);
     di_arena_free(arena);
     di_text_free(&out);
