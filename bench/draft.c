@@ -257,7 +257,7 @@ static tally *tally_of(bench *b, const char *kind) {
 
 static void print_tally(const bench *b, const tally *t, float temperature) {
     report line;
-    char name[16];
+    char name[24];
     double tau = t->cycles ? (double)t->committed / (double)t->cycles : 0;
     report_begin(&line, "draft", "acceptance");
     report_text(&line, "kind", t->kind);
