@@ -115,11 +115,10 @@ static di_status check(checker *c, const di_grammar_source *source, const char *
 /* ----------------------------------------------------------------------------------------------------------- source */
 
 static bool choice(const char *value, const char *const *names, const char *param, int *out, di_error *error) {
-    di_text list = {0};
-    for (int i = 0; names[i]; i++) {
+    for (int i = 0; names[i]; i++)
         if (strcmp(value, names[i]) == 0) return *out = i, true;
-        di_text_printf(&list, "%s%s", i ? ", " : "", names[i]);
-    }
+    di_text list = {0};
+    for (int i = 0; names[i]; i++) di_text_printf(&list, "%s%s", i ? ", " : "", names[i]);
     di_fail(error, DI_ERR_INVALID_ARGUMENT, param, "%s must be one of %s, not \"%.40s\"", param,
             list.data ? list.data : "", value);
     di_text_free(&list);
