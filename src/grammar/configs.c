@@ -374,7 +374,7 @@ static void push_symbol(di_matcher *m, worklist *w, di_symbol symbol, uint32_t n
 
 /* One step of unfolding: a symbol in front of `next`. */
 static void unfold(di_matcher *m, worklist *w, threads *t, di_symbol symbol, uint32_t next) {
-    const di_symbol_node n = m->s.nodes[symbol];
+    const di_symbol_node n = m->s.n.nodes[symbol];
     switch (n.kind) {
     case DI_SYM_EMPTY:
         break;
@@ -388,7 +388,7 @@ static void unfold(di_matcher *m, worklist *w, threads *t, di_symbol symbol, uin
         push_symbol(m, w, n.a, di_tail_cons(m, n.b, next));
         break;
     case DI_SYM_CHOICE:
-        for (uint32_t i = 0; i < n.b; i++) push_symbol(m, w, m->s.pool[n.a + i], next);
+        for (uint32_t i = 0; i < n.b; i++) push_symbol(m, w, m->s.n.pool[n.a + i], next);
         break;
     case DI_SYM_RULE:
         push_symbol(m, w, m->s.rules[n.a], next);

@@ -181,7 +181,7 @@ static bool lower_all(ebnf *g, di_symbol *root) {
     for (uint32_t i = 0; i < g->rule_count && !di_ebnf_failed(g); i++) {
         if (g->rules[i].regular == 2) continue;
         di_symbol body = lower(g, g->rules[i].body);
-        if (g->x->failed == DI_OK) g->s->rules[g->s->nodes[g->rules[i].symbol].a] = body;
+        if (g->x->failed == DI_OK) g->s->rules[g->s->n.nodes[g->rules[i].symbol].a] = body;
     }
     if (di_ebnf_failed(g)) return false;
     const ebnf_rule *start = &g->rules[g->start];

@@ -6,43 +6,6 @@
 
 enum { MAX_DEPTH = 4000 }; /* of derivatives inside derivatives: bounds the stack */
 
-bool di_grow(void *array, uint32_t *capacity, uint64_t need, size_t size) {
-    if (need <= *capacity) return true;
-    uint64_t wanted = need + need / 2 + 16;
-    if (wanted > UINT32_MAX / 2) return false;
-    void *old, *fresh;
-    memcpy(&old, array, sizeof old);
-    fresh = realloc(old, wanted * size);
-    if (!fresh) return false;
-    memcpy(array, &fresh, sizeof fresh);
-    *capacity = (uint32_t)wanted;
-    // cppcheck-suppress memleak
-    return true;
-}
-
-uint64_t di_mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 29;
-}
-
-bool di_table_reserve(di_table *table, uint64_t (*hash)(const void *arg, uint32_t index), const void *arg) {
-    if ((uint64_t)table->used * 2 < table->size) return true;
-    uint32_t size = table->size ? table->size * 2 : 64;
-    if (size < table->size) return false;
-    uint32_t *slots = calloc(size, sizeof *slots);
-    if (!slots) return false;
-    for (uint32_t i = 0; i < table->size; i++) {
-        if (!table->slots[i]) continue;
-        uint64_t at = hash(arg, table->slots[i] - 1);
-        while (slots[at & (size - 1)]) at++;
-        slots[at & (size - 1)] = table->slots[i];
-    }
-    free(table->slots);
-    table->slots = slots;
-    table->size = size;
-    return true;
-}
-
 bool di_exprs_spend(di_exprs *x, uint64_t steps) {
     x->work += steps;
     if (x->work > x->work_limit && x->failed == DI_OK) x->failed = DI_ERR_LIMIT;
@@ -56,102 +19,50 @@ static di_expr fail(di_exprs *x, di_status status) {
 
 /* ------------------------------------------------------------------------------------------------------- interning */
 
-static uint64_t hash_content(const di_expr_node *n, const uint32_t *list) {
-    uint64_t hash = di_mix(n->kind, n->kind == DI_KIND_OR || n->kind == DI_KIND_AND ? 0 : n->a);
-    hash = di_mix(hash, n->b);
-    hash = di_mix(di_mix(hash, n->low), n->high);
-    if (list)
-        for (uint32_t i = 0; i < n->b; i++) hash = di_mix(hash, list[i]);
-    return hash;
-}
-
-static const uint32_t *list_of(const di_exprs *x, const di_expr_node *n) {
-    return n->kind == DI_KIND_OR || n->kind == DI_KIND_AND ? x->pool + n->a : NULL;
-}
-
-static uint64_t hash_node(const void *arg, uint32_t index) {
-    const di_exprs *x = arg;
-    return hash_content(&x->nodes[index], list_of(x, &x->nodes[index]));
-}
-
 /* The id of this node; `list` is the content of OR and AND. */
 static di_expr intern(di_exprs *x, di_expr_node node, const uint32_t *list) {
     if (x->failed != DI_OK) return DI_EXPR_EMPTY;
-    if (!di_table_reserve(&x->node_table, hash_node, x)) return fail(x, DI_ERR_MEMORY);
-    uint64_t at = hash_content(&node, list);
-    uint32_t mask = x->node_table.size - 1, slot;
-    for (; (slot = x->node_table.slots[at & mask]); at++) {
-        const di_expr_node *n = &x->nodes[slot - 1];
-        if (n->kind != node.kind || n->b != node.b || n->low != node.low || n->high != node.high) continue;
-        if (list ? memcmp(x->pool + n->a, list, node.b * sizeof *list) == 0 : n->a == node.a) return slot - 1;
-    }
-    if (x->count >= x->node_limit) return fail(x, DI_ERR_LIMIT);
-    if (!di_grow(&x->nodes, &x->capacity, (uint64_t)x->count + 1, sizeof *x->nodes)) return fail(x, DI_ERR_MEMORY);
-    if (list) {
-        if (!di_exprs_spend(x, node.b)) return DI_EXPR_EMPTY;
-        if ((uint64_t)x->pool_count + node.b > (uint64_t)x->node_limit * 8) return fail(x, DI_ERR_LIMIT);
-        if (!di_grow(&x->pool, &x->pool_capacity, (uint64_t)x->pool_count + node.b, sizeof *x->pool))
-            return fail(x, DI_ERR_MEMORY);
-        memcpy(x->pool + x->pool_count, list, node.b * sizeof *list);
-        node.a = x->pool_count;
-        x->pool_count += node.b;
-    }
-    x->nodes[x->count] = node;
-    x->node_table.slots[at & mask] = ++x->node_table.used;
-    return x->count++;
+    uint32_t before = x->n.count, id = DI_EXPR_EMPTY;
+    di_status status = di_nodes_intern(&x->n, node, list, &id);
+    if (status != DI_OK) return fail(x, status);
+    if (list && x->n.count > before && !di_exprs_spend(x, node.b)) return DI_EXPR_EMPTY;
+    return id;
 }
 
 di_status di_exprs_init(di_exprs *x, uint32_t node_limit, uint64_t work_limit) {
     memset(x, 0, sizeof *x);
-    x->node_limit = node_limit;
     x->work_limit = work_limit;
     x->class_sets = UINT32_MAX;
-    if (!di_grow(&x->pool, &x->pool_capacity, 1, sizeof *x->pool)) return x->failed = DI_ERR_MEMORY;
+    if (!di_nodes_init(&x->n, node_limit)) return x->failed = DI_ERR_MEMORY;
     intern(x, (di_expr_node){.kind = DI_KIND_EMPTY}, NULL);
     intern(x, (di_expr_node){.kind = DI_KIND_EPSILON, .nullable = true}, NULL);
     intern(x, (di_expr_node){.kind = DI_KIND_NOT, .a = DI_EXPR_EMPTY, .nullable = true}, NULL);
     return x->failed;
 }
 
-static bool copy_array(void *to, const void *from, uint32_t count, uint32_t *capacity, size_t size) {
-    void *fresh = malloc((count ? count : 1) * size);
-    if (!fresh) return false;
-    if (count) memcpy(fresh, from, count * size);
-    memcpy(to, &fresh, sizeof fresh);
-    if (capacity) *capacity = count;
-    // cppcheck-suppress memleak
-    return true;
-}
-
 di_status di_exprs_copy(di_exprs *to, const di_exprs *from) {
     *to = *from;
-    to->nodes = NULL, to->pool = NULL, to->sets = NULL, to->multiples = NULL;
-    to->node_table.slots = to->set_table.slots = NULL;
+    to->sets = NULL, to->multiples = NULL, to->set_table.slots = NULL;
     to->memo_keys = NULL, to->memo_values = NULL, to->memo_size = to->memo_used = 0;
     to->alive = NULL, to->alive_count = 0;
     to->lengths = NULL, to->length_capacity = 0, to->length_table = (di_table){0};
     to->work = 0;
     to->failed = DI_OK;
-    bool ok = copy_array(&to->nodes, from->nodes, from->count, &to->capacity, sizeof *to->nodes) &&
-              copy_array(&to->pool, from->pool, from->pool_count, &to->pool_capacity, sizeof *to->pool) &&
-              copy_array(&to->sets, from->sets, from->set_count, &to->set_capacity, sizeof *to->sets) &&
-              copy_array(&to->multiples, from->multiples, from->multiple_count, &to->multiple_capacity,
-                         sizeof *to->multiples) &&
-              copy_array(&to->node_table.slots, from->node_table.slots, from->node_table.size, NULL,
-                         sizeof *to->node_table.slots) &&
-              copy_array(&to->set_table.slots, from->set_table.slots, from->set_table.size, NULL,
-                         sizeof *to->set_table.slots);
+    bool ok = di_nodes_copy(&to->n, &from->n) &&
+              di_copy_array(&to->sets, from->sets, from->set_count, &to->set_capacity, sizeof *to->sets) &&
+              di_copy_array(&to->multiples, from->multiples, from->multiple_count, &to->multiple_capacity,
+                            sizeof *to->multiples) &&
+              di_copy_array(&to->set_table.slots, from->set_table.slots, from->set_table.size, NULL,
+                            sizeof *to->set_table.slots);
     if (ok) return DI_OK;
     di_exprs_free(to);
     return DI_ERR_MEMORY;
 }
 
 void di_exprs_free(di_exprs *x) {
-    free(x->nodes);
-    free(x->pool);
+    di_nodes_free(&x->n);
     free(x->sets);
     free(x->multiples);
-    free(x->node_table.slots);
     free(x->set_table.slots);
     free(x->memo_keys);
     free(x->memo_values);
@@ -162,14 +73,13 @@ void di_exprs_free(di_exprs *x) {
 }
 
 size_t di_exprs_memory(const di_exprs *x) {
-    return x->capacity * sizeof *x->nodes + x->pool_capacity * sizeof *x->pool + x->set_capacity * sizeof *x->sets +
-           ((size_t)x->node_table.size + x->set_table.size) * sizeof(uint32_t) +
+    return di_nodes_memory(&x->n) + x->set_capacity * sizeof *x->sets + (size_t)x->set_table.size * sizeof(uint32_t) +
            x->memo_size * (sizeof *x->memo_keys + sizeof *x->memo_values) + x->alive_count +
            x->length_capacity * sizeof *x->lengths;
 }
 
 bool di_expr_nullable(const di_exprs *x, di_expr a) {
-    return x->nodes[a].nullable;
+    return x->n.nodes[a].nullable;
 }
 
 /* ---------------------------------------------------------------------------------------------------- constructors */
@@ -220,7 +130,7 @@ di_expr di_expr_byte(di_exprs *x, uint8_t byte) {
 }
 
 static di_expr cat_flat(di_exprs *x, di_expr a, di_expr b) {
-    const di_expr_node *na = &x->nodes[a], *nb = &x->nodes[b];
+    const di_expr_node *na = &x->n.nodes[a], *nb = &x->n.nodes[b];
     bool star = na->kind == DI_KIND_REPEAT && na->low == 0 && na->high == DI_UNBOUNDED;
     if (star && (b == a || (nb->kind == DI_KIND_CAT && nb->a == a))) return b; /* x* x* = x* */
     return intern(x,
@@ -236,15 +146,15 @@ di_expr di_expr_cat(di_exprs *x, di_expr a, di_expr b) {
     if (a == DI_EXPR_EMPTY || b == DI_EXPR_EMPTY) return DI_EXPR_EMPTY;
     if (a == DI_EXPR_EPSILON) return b;
     if (b == DI_EXPR_EPSILON) return a;
-    if (x->nodes[a].kind != DI_KIND_CAT) return cat_flat(x, a, b);
+    if (x->n.nodes[a].kind != DI_KIND_CAT) return cat_flat(x, a, b);
     uint32_t length = 0, size = 0;
     di_expr *parts = NULL;
-    for (; x->nodes[a].kind == DI_KIND_CAT; a = x->nodes[a].b) {
+    for (; x->n.nodes[a].kind == DI_KIND_CAT; a = x->n.nodes[a].b) {
         if (!di_grow(&parts, &size, (uint64_t)length + 1, sizeof *parts)) {
             free(parts);
             return fail(x, DI_ERR_MEMORY);
         }
-        parts[length++] = x->nodes[a].a;
+        parts[length++] = x->n.nodes[a].a;
     }
     di_exprs_spend(x, length);
     di_expr result = cat_flat(x, a, b);
@@ -277,7 +187,7 @@ static void sort_ids(uint32_t *list, uint32_t count) {
 static bool flatten(di_exprs *x, di_expr_kind kind, const di_expr *list, uint32_t count, di_expr **out, uint32_t *n,
                     di_expr *local, uint32_t local_size) {
     uint64_t total = 0;
-    for (uint32_t i = 0; i < count; i++) total += x->nodes[list[i]].kind == kind ? x->nodes[list[i]].b : 1;
+    for (uint32_t i = 0; i < count; i++) total += x->n.nodes[list[i]].kind == kind ? x->n.nodes[list[i]].b : 1;
     if (!di_exprs_spend(x, total)) return false;
     *out = total <= local_size ? local : malloc(total * sizeof **out);
     if (!*out) {
@@ -286,9 +196,9 @@ static bool flatten(di_exprs *x, di_expr_kind kind, const di_expr *list, uint32_
     }
     *n = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const di_expr_node *node = &x->nodes[list[i]];
+        const di_expr_node *node = &x->n.nodes[list[i]];
         if (node->kind == kind) {
-            memcpy(*out + *n, x->pool + node->a, node->b * sizeof **out);
+            memcpy(*out + *n, x->n.pool + node->a, node->b * sizeof **out);
             *n += node->b;
         } else {
             (*out)[(*n)++] = list[i];
@@ -311,7 +221,7 @@ static uint32_t join_sets(di_exprs *x, di_expr_kind kind, di_expr *list, uint32_
     di_byte_set joined = {0};
     uint32_t found = 0, kept = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const di_expr_node *node = &x->nodes[list[i]];
+        const di_expr_node *node = &x->n.nodes[list[i]];
         if (node->kind != DI_KIND_SET) continue;
         for (int w = 0; w < 4; w++) {
             uint64_t bits = x->sets[node->a].bits[w];
@@ -325,7 +235,7 @@ static uint32_t join_sets(di_exprs *x, di_expr_kind kind, di_expr *list, uint32_
     if (found < 2) return n;
     di_expr one = di_expr_set(x, &joined);
     for (uint32_t i = 0; i < n; i++)
-        if (x->nodes[list[i]].kind != DI_KIND_SET) list[kept++] = list[i];
+        if (x->n.nodes[list[i]].kind != DI_KIND_SET) list[kept++] = list[i];
     list[kept++] = one;
     sort_ids(list, kept);
     return kept;
@@ -334,10 +244,10 @@ static uint32_t join_sets(di_exprs *x, di_expr_kind kind, di_expr *list, uint32_
 /* k times some characters before any text: the fewer the wider. *kind: of what, before what. False if `a` is no such
  * expression. */
 static bool counted_prefix(const di_exprs *x, di_expr a, uint64_t *kind, uint32_t *times) {
-    const di_expr_node *n = &x->nodes[a];
+    const di_expr_node *n = &x->n.nodes[a];
     if (n->kind != DI_KIND_CAT) return false;
-    const di_expr_node *rest = &x->nodes[n->b], *head = &x->nodes[n->a];
-    if (rest->kind == DI_KIND_CAT) rest = &x->nodes[rest->a];
+    const di_expr_node *rest = &x->n.nodes[n->b], *head = &x->n.nodes[n->a];
+    if (rest->kind == DI_KIND_CAT) rest = &x->n.nodes[rest->a];
     bool any = rest->kind == DI_KIND_REPEAT && rest->low == 0 && rest->high == DI_UNBOUNDED && x->any_point[1] &&
                (rest->a == x->any_point[1] || rest->a == x->any_point[2]);
     if (!any) return false;
@@ -379,7 +289,7 @@ static di_expr make_or(di_exprs *x, di_expr *list, uint32_t n) {
     if (n && list[0] == DI_EXPR_EMPTY) list++, n--;
     bool nullable = false, boolean = false, without_epsilon = false;
     for (uint32_t i = 0; i < n; i++) {
-        const di_expr_node *node = &x->nodes[list[i]];
+        const di_expr_node *node = &x->n.nodes[list[i]];
         nullable = nullable || node->nullable;
         boolean = boolean || node->boolean;
         without_epsilon = without_epsilon || (node->nullable && list[i] != DI_EXPR_EPSILON);
@@ -398,14 +308,14 @@ static di_expr make_and(di_exprs *x, di_expr *list, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         if (list[i] == DI_EXPR_EMPTY) return DI_EXPR_EMPTY;
         if (list[i] == DI_EXPR_ALL) continue;
-        nullable = nullable && x->nodes[list[i]].nullable;
+        nullable = nullable && x->n.nodes[list[i]].nullable;
         list[kept++] = list[i];
     }
     n = kept;
     if (n == 0) return DI_EXPR_ALL;
     if (list[0] == DI_EXPR_EPSILON) return nullable ? DI_EXPR_EPSILON : DI_EXPR_EMPTY;
     for (uint32_t i = 0; i < n; i++)
-        if (x->nodes[list[i]].kind == DI_KIND_NOT && has_id(list, n, x->nodes[list[i]].a)) return DI_EXPR_EMPTY;
+        if (x->n.nodes[list[i]].kind == DI_KIND_NOT && has_id(list, n, x->n.nodes[list[i]].a)) return DI_EXPR_EMPTY;
     if (n == 1) return list[0];
     return intern(x, (di_expr_node){.kind = DI_KIND_AND, .nullable = nullable, .boolean = true, .b = n}, list);
 }
@@ -438,8 +348,8 @@ di_expr di_expr_and2(di_exprs *x, di_expr a, di_expr b) {
 }
 
 di_expr di_expr_not(di_exprs *x, di_expr a) {
-    if (x->nodes[a].kind == DI_KIND_NOT) return x->nodes[a].a;
-    return intern(x, (di_expr_node){.kind = DI_KIND_NOT, .nullable = !x->nodes[a].nullable, .boolean = true, .a = a},
+    if (x->n.nodes[a].kind == DI_KIND_NOT) return x->n.nodes[a].a;
+    return intern(x, (di_expr_node){.kind = DI_KIND_NOT, .nullable = !x->n.nodes[a].nullable, .boolean = true, .a = a},
                   NULL);
 }
 
@@ -452,7 +362,7 @@ di_expr di_expr_repeat(di_exprs *x, di_expr a, uint32_t low, uint32_t high) {
     if (high == 0 || a == DI_EXPR_EPSILON) return DI_EXPR_EPSILON;
     if (a == DI_EXPR_EMPTY) return low ? DI_EXPR_EMPTY : DI_EXPR_EPSILON;
     if (low == 1 && high == 1) return a;
-    const di_expr_node *n = &x->nodes[a];
+    const di_expr_node *n = &x->n.nodes[a];
     if (a == DI_EXPR_ALL) return a;
     if (n->nullable) low = 0;
     if (n->kind == DI_KIND_REPEAT && n->low == 0 && n->high == DI_UNBOUNDED) return a;
@@ -472,13 +382,13 @@ di_expr di_expr_star(di_exprs *x, di_expr a) {
 }
 
 di_expr di_expr_nonempty(di_exprs *x, di_expr a) {
-    if (!x->nodes[a].nullable) return a;
-    const di_expr_node n = x->nodes[a];
+    if (!x->n.nodes[a].nullable) return a;
+    const di_expr_node n = x->n.nodes[a];
     if (a == DI_EXPR_EPSILON) return DI_EXPR_EMPTY;
-    if (n.kind == DI_KIND_REPEAT && !x->nodes[n.a].nullable) return di_expr_repeat(x, n.a, 1, n.high);
+    if (n.kind == DI_KIND_REPEAT && !x->n.nodes[n.a].nullable) return di_expr_repeat(x, n.a, 1, n.high);
     if (n.kind == DI_KIND_OR) {
         di_expr result = DI_EXPR_EMPTY;
-        for (uint32_t i = 0; i < n.b; i++) result = di_expr_or2(x, result, di_expr_nonempty(x, x->pool[n.a + i]));
+        for (uint32_t i = 0; i < n.b; i++) result = di_expr_or2(x, result, di_expr_nonempty(x, x->n.pool[n.a + i]));
         return result;
     }
     return di_expr_and2(x, a, di_expr_not(x, DI_EXPR_EPSILON));
@@ -578,7 +488,7 @@ static di_expr derive_list(di_exprs *x, const di_expr_node *n, uint8_t byte) {
     uint32_t count = 0;
     bool dead = false;
     for (uint32_t i = 0; i < n->b && !dead; i++) {
-        di_expr d = di_expr_derive(x, x->pool[n->a + i], byte);
+        di_expr d = di_expr_derive(x, x->n.pool[n->a + i], byte);
         if (d != DI_EXPR_EMPTY)
             list[count++] = d;
         else
@@ -591,17 +501,17 @@ static di_expr derive_list(di_exprs *x, const di_expr_node *n, uint8_t byte) {
 
 static di_expr derive_cat(di_exprs *x, const di_expr_node *n, uint8_t byte) {
     di_expr head = di_expr_cat(x, di_expr_derive(x, n->a, byte), n->b);
-    if (!x->nodes[n->a].nullable) return head;
+    if (!x->n.nodes[n->a].nullable) return head;
     return di_expr_or2(x, head, di_expr_derive(x, n->b, byte));
 }
 
 di_expr di_expr_derive(di_exprs *x, di_expr a, uint8_t byte) {
     if (x->failed != DI_OK || a <= DI_EXPR_EPSILON) return DI_EXPR_EMPTY;
     if (a == DI_EXPR_ALL) return a;
-    const di_expr_node n = x->nodes[a];
+    const di_expr_node n = x->n.nodes[a];
     if (n.kind == DI_KIND_SET) return set_has(&x->sets[n.a], byte) ? DI_EXPR_EPSILON : DI_EXPR_EMPTY;
-    if (n.kind == DI_KIND_CAT && x->nodes[n.a].kind == DI_KIND_SET)
-        return set_has(&x->sets[x->nodes[n.a].a], byte) ? n.b : DI_EXPR_EMPTY;
+    if (n.kind == DI_KIND_CAT && x->n.nodes[n.a].kind == DI_KIND_SET)
+        return set_has(&x->sets[x->n.nodes[n.a].a], byte) ? n.b : DI_EXPR_EMPTY;
     if (n.kind == DI_KIND_MULTIPLE) return derive_multiple(x, &n, byte);
     uint64_t key = ((uint64_t)a << 8 | byte) + 1;
     const di_expr *slot = memo_slot(x, key);
@@ -673,8 +583,8 @@ void di_expr_classes(di_exprs *x) {
 enum { UNKNOWN, ALIVE, DEAD };
 
 static bool reserve_alive(di_exprs *x) {
-    if (x->count <= x->alive_count) return true;
-    uint32_t size = x->count + x->count / 2 + 64;
+    if (x->n.count <= x->alive_count) return true;
+    uint32_t size = x->n.count + x->n.count / 2 + 64;
     uint8_t *alive = realloc(x->alive, size);
     if (!alive) {
         fail(x, DI_ERR_MEMORY);
@@ -687,7 +597,7 @@ static bool reserve_alive(di_exprs *x) {
 }
 
 static bool known_alive(const di_exprs *x, di_expr a) {
-    const di_expr_node *n = &x->nodes[a];
+    const di_expr_node *n = &x->n.nodes[a];
     return a != DI_EXPR_EMPTY && (n->nullable || !n->boolean || (a < x->alive_count && x->alive[a] == ALIVE));
 }
 
@@ -815,7 +725,7 @@ static uint32_t least_length(di_exprs *x, di_expr language, di_expr left, di_exp
         for (uint32_t i = 0; i < level.count && result == NO_LENGTH && x->failed == DI_OK; i++) {
             if (!first_visit(x, &seen, &table, level.pairs[i])) continue;
             di_expr p = (di_expr)(level.pairs[i] >> 32), r = (di_expr)level.pairs[i];
-            if (r == DI_EXPR_EPSILON && x->nodes[p].nullable) result = distance;
+            if (r == DI_EXPR_EPSILON && x->n.nodes[p].nullable) result = distance;
             bool begins = r == DI_EXPR_EPSILON;
             for (uint32_t c = 0; c < x->class_count && result == NO_LENGTH; c++) {
                 di_expr rest = di_expr_derive(x, begins ? any : r, x->class_byte[c]);
@@ -884,7 +794,7 @@ static uint32_t relax_pairs(di_exprs *x, pair_graph *g) {
     if (!least) return fail(x, DI_ERR_MEMORY), NO_LENGTH;
     for (uint32_t i = 0; i < g->pairs.count; i++) {
         di_expr p = (di_expr)(g->pairs.pairs[i] >> 32), r = (di_expr)g->pairs.pairs[i];
-        least[i] = r == DI_EXPR_EPSILON && x->nodes[p].nullable ? 0 : NO_LENGTH;
+        least[i] = r == DI_EXPR_EPSILON && x->n.nodes[p].nullable ? 0 : NO_LENGTH;
     }
     for (bool changed = true; changed && di_exprs_spend(x, g->count / 8 + 1);) {
         changed = false;
@@ -919,13 +829,13 @@ bool di_expr_farthest(di_exprs *x, di_expr language, di_expr any, uint32_t limit
 }
 
 bool di_expr_counted(di_exprs *x, di_expr a, di_counted *out) {
-    const di_expr_node n = x->nodes[a];
+    const di_expr_node n = x->n.nodes[a];
     if (n.kind != DI_KIND_AND || n.b > 16) return false;
     di_expr others[16];
     uint32_t count = 0, found = 0;
     for (uint32_t i = 0; i < n.b; i++) {
-        di_expr part = x->pool[n.a + i];
-        const di_expr_node *p = &x->nodes[part], *r = p->kind == DI_KIND_CAT ? &x->nodes[p->b] : p;
+        di_expr part = x->n.pool[n.a + i];
+        const di_expr_node *p = &x->n.nodes[part], *r = p->kind == DI_KIND_CAT ? &x->n.nodes[p->b] : p;
         bool any = r->kind == DI_KIND_REPEAT && (r->low || r->high != DI_UNBOUNDED) &&
                    (r->a == x->any_point[0] || r->a == x->any_point[1] || r->a == x->any_point[2]);
         if (!any) {
@@ -957,7 +867,7 @@ bool di_expr_alive(di_exprs *x, di_expr a) {
         if (a == DI_EXPR_EMPTY) return false;
         if (known_alive(x, a)) return true;
         if (a < x->alive_count && x->alive[a] == DEAD) return false;
-        const di_expr_node n = x->nodes[a];
+        const di_expr_node n = x->n.nodes[a];
         if (n.kind == DI_KIND_REPEAT) {
             a = n.a;
         } else if (n.kind == DI_KIND_CAT) {
@@ -972,5 +882,5 @@ bool di_expr_alive(di_exprs *x, di_expr a) {
 
 bool di_expr_matches(di_exprs *x, di_expr a, const char *bytes, size_t length) {
     for (size_t i = 0; i < length && a != DI_EXPR_EMPTY; i++) a = di_expr_derive(x, a, (uint8_t)bytes[i]);
-    return x->nodes[a].nullable;
+    return x->n.nodes[a].nullable;
 }

@@ -7,7 +7,7 @@
 #ifndef DI_GRAMMAR_EXPR_H
 #define DI_GRAMMAR_EXPR_H
 
-#include "base/status.h"
+#include "grammar/nodes.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,12 +29,8 @@ typedef enum di_expr_kind {
     DI_KIND_MULTIPLE /* the rest of a decimal number that is a multiple of multiples[a]: b = residue, low = phase */
 } di_expr_kind;
 
-typedef struct di_expr_node {
-    uint8_t kind;
-    bool nullable;
-    bool boolean; /* contains AND, NOT or MULTIPLE: may be empty without being DI_EXPR_EMPTY */
-    uint32_t a, b, low, high;
-} di_expr_node;
+/* boolean: contains AND, NOT or MULTIPLE, so it may be empty without being DI_EXPR_EMPTY */
+typedef di_node di_expr_node;
 
 typedef struct di_byte_set {
     uint64_t bits[4];
@@ -44,25 +40,18 @@ typedef struct di_multiple { /* of modulus / 10^scale */
     uint32_t modulus, scale;
 } di_multiple;
 
-typedef struct di_table { /* open addressing, 0 = free slot, else index + 1 */
-    uint32_t *slots, size, used;
-} di_table;
-
 typedef struct di_least_length { /* of an expression and the rest of a character: pair = expression << 32 | rest */
     uint64_t pair;
     uint32_t least;
 } di_least_length;
 
 typedef struct di_exprs {
-    di_expr_node *nodes;
-    uint32_t count, capacity;
-    uint32_t *pool;
-    uint32_t pool_count, pool_capacity;
+    di_nodes n;
     di_byte_set *sets;
     uint32_t set_count, set_capacity;
     di_multiple *multiples;
     uint32_t multiple_count, multiple_capacity;
-    di_table node_table, set_table;
+    di_table set_table;
     uint64_t *memo_keys; /* (expr << 8 | byte) + 1 */
     di_expr *memo_values;
     uint32_t memo_size, memo_used;
@@ -76,7 +65,7 @@ typedef struct di_exprs {
     uint32_t class_count, class_sets; /* class_sets: sets seen by the last di_expr_classes */
     bool class_digits;
     di_expr any_point[3]; /* of each encoding, 0 = not made yet */
-    uint32_t node_limit, depth;
+    uint32_t depth;
     uint64_t work, work_limit;
     di_status failed; /* DI_OK, DI_ERR_MEMORY, DI_ERR_LIMIT */
 } di_exprs;
@@ -87,11 +76,6 @@ void di_exprs_free(di_exprs *x);
 size_t di_exprs_memory(const di_exprs *x);
 /* Counts `steps`; false once the budget is spent. */
 bool di_exprs_spend(di_exprs *x, uint64_t steps);
-
-/* Growable arrays and tables of this module. */
-bool di_grow(void *array, uint32_t *capacity, uint64_t need, size_t size);
-uint64_t di_mix(uint64_t hash, uint64_t value);
-bool di_table_reserve(di_table *table, uint64_t (*hash)(const void *arg, uint32_t index), const void *arg);
 
 di_expr di_expr_set(di_exprs *x, const di_byte_set *set);
 di_expr di_expr_range(di_exprs *x, uint8_t low, uint8_t high);

@@ -218,12 +218,12 @@ static void note_exit(di_matcher *m, void *arg, const di_trie *trie, uint32_t no
 
 /* True for the inside of a JSON string: characters, so many that *room more are allowed, then the quote. */
 static bool string_body(const di_matcher *m, di_expr expr, uint32_t *room) {
-    const di_expr_node *n = &m->x.nodes[expr];
-    if (n->kind != DI_KIND_CAT || m->x.nodes[n->a].kind != DI_KIND_REPEAT) return false;
-    const di_expr_node *repeat = &m->x.nodes[n->a], *next = &m->x.nodes[n->b];
+    const di_expr_node *n = &m->x.n.nodes[expr];
+    if (n->kind != DI_KIND_CAT || m->x.n.nodes[n->a].kind != DI_KIND_REPEAT) return false;
+    const di_expr_node *repeat = &m->x.n.nodes[n->a], *next = &m->x.n.nodes[n->b];
     if (repeat->a != m->x.any_point[DI_ENCODING_JSON] && repeat->a != m->x.any_point[DI_ENCODING_JSON_GENERAL])
         return false;
-    if (next->kind == DI_KIND_CAT) next = &m->x.nodes[next->a];
+    if (next->kind == DI_KIND_CAT) next = &m->x.n.nodes[next->a];
     if (next->kind != DI_KIND_SET) return false;
     const uint64_t *set = m->x.sets[next->a].bits;
     *room = repeat->high;
@@ -233,20 +233,20 @@ static bool string_body(const di_matcher *m, di_expr expr, uint32_t *room) {
 /* True if any characters at all leave the language completable: it is, or has as an alternative, any characters before
  * something else. So unanchored patterns look until they are found. */
 static bool open_body(di_matcher *m, di_expr expr) {
-    const di_expr_node n = m->x.nodes[expr];
+    const di_expr_node n = m->x.n.nodes[expr];
     if (n.kind == DI_KIND_OR && n.b <= 64) {
         for (uint32_t i = 0; i < n.b; i++)
-            if (open_body(m, m->x.pool[n.a + i])) return true;
+            if (open_body(m, m->x.n.pool[n.a + i])) return true;
         return false;
     }
-    const di_expr_node *r = &m->x.nodes[n.a];
+    const di_expr_node *r = &m->x.n.nodes[n.a];
     if (n.kind != DI_KIND_CAT || r->kind != DI_KIND_REPEAT || r->low || r->high != DI_UNBOUNDED) return false;
     return (r->a == m->x.any_point[1] || r->a == m->x.any_point[2]) && di_expr_alive(&m->x, n.b);
 }
 
 /* The same string body with bounds that no token tells from the true ones. */
 static di_expr far_bounds(di_matcher *m, di_expr expr) {
-    const di_expr_node n = m->x.nodes[expr], repeat = m->x.nodes[n.a];
+    const di_expr_node n = m->x.n.nodes[expr], repeat = m->x.n.nodes[n.a];
     uint32_t longest = m->vocabulary->longest + 1;
     uint32_t low = repeat.low < longest ? repeat.low : longest;
     uint32_t high = repeat.high < longest ? repeat.high : DI_UNBOUNDED;
@@ -281,12 +281,12 @@ static void add_single(di_matcher *m, lexeme_mask *to, di_expr expr, uint32_t sl
 /* The string body of which `expr` leaves something out: characters that follow other conditions too, then the quote.
  * DI_EXPR_EMPTY if it is no such expression. */
 static di_expr body_around(di_matcher *m, di_expr expr) {
-    const di_expr_node n = m->x.nodes[expr];
-    if (n.kind != DI_KIND_CAT || m->x.nodes[n.a].kind != DI_KIND_AND) return DI_EXPR_EMPTY;
-    const di_expr_node all = m->x.nodes[n.a];
+    const di_expr_node n = m->x.n.nodes[expr];
+    if (n.kind != DI_KIND_CAT || m->x.n.nodes[n.a].kind != DI_KIND_AND) return DI_EXPR_EMPTY;
+    const di_expr_node all = m->x.n.nodes[n.a];
     for (uint32_t i = 0; i < all.b; i++) {
-        di_expr part = m->x.pool[all.a + i];
-        const di_expr_node *r = &m->x.nodes[part];
+        di_expr part = m->x.n.pool[all.a + i];
+        const di_expr_node *r = &m->x.n.nodes[part];
         if (r->kind != DI_KIND_REPEAT || r->low || r->high != DI_UNBOUNDED) continue;
         di_expr body = di_expr_cat(&m->x, part, n.b);
         uint32_t room;
@@ -396,7 +396,7 @@ static uint32_t read_token(di_matcher *m, uint32_t lexer_id, uint32_t id) {
 /* The mask of a pattern with a bound of its length: that of the pattern alone, since short tokens leave room enough to
  * complete it; long ones and those that are not string-safe are looked at one by one. False: nothing was made. */
 static bool make_counted(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_mask *out) {
-    const di_expr_node n = m->x.nodes[expr];
+    const di_expr_node n = m->x.n.nodes[expr];
     const di_vocabulary *v = m->vocabulary;
     di_counted c;
     uint32_t need;
@@ -431,19 +431,19 @@ static bool make_counted(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_
 }
 
 static bool has_counted(di_matcher *m, di_expr expr) {
-    const di_expr_node n = m->x.nodes[expr];
+    const di_expr_node n = m->x.n.nodes[expr];
     di_counted c;
     return n.kind == DI_KIND_CAT && di_expr_counted(&m->x, n.a, &c) && c.low == 0 && c.left == DI_EXPR_EPSILON;
 }
 
 static bool any_string_body(di_matcher *m, di_expr expr) {
-    const di_expr_node n = m->x.nodes[expr];
+    const di_expr_node n = m->x.n.nodes[expr];
     uint32_t room;
     if (open_body(m, expr) || string_body(m, expr, &room) || body_around(m, expr) != DI_EXPR_EMPTY ||
         has_counted(m, expr))
         return true;
     for (uint32_t i = 0; n.kind == DI_KIND_OR && i < n.b; i++)
-        if (string_body(m, m->x.pool[n.a + i], &room)) return true;
+        if (string_body(m, m->x.n.pool[n.a + i], &room)) return true;
     return false;
 }
 
@@ -477,14 +477,14 @@ static void make_parts(di_matcher *m, const lexer *l, lexeme_mask *out) {
     }
     for (uint32_t i = 0; i < l->count && m->x.failed == DI_OK; i++) {
         const pair p = m->pair_pool[l->pairs + i];
-        const di_expr_node n = m->x.nodes[p.value];
+        const di_expr_node n = m->x.n.nodes[p.value];
         if (!any_string_body(m, p.value)) {
             others[count++] = p;
             continue;
         }
         bool split = n.kind == DI_KIND_OR && !open_body(m, p.value);
         for (uint32_t j = 0; j < (split ? n.b : 1) && m->x.failed == DI_OK; j++)
-            add_single(m, out, split ? m->x.pool[n.a + j] : p.value, p.slot);
+            add_single(m, out, split ? m->x.n.pool[n.a + j] : p.value, p.slot);
     }
     if (count && m->x.failed == DI_OK) {
         uint32_t rest = di_lexer_of(m, others, count);
@@ -508,7 +508,7 @@ static void make_lexeme_mask(di_matcher *m, uint32_t lexer_id, lexeme_mask *out)
         make_open(m, lexer_id, out);
     else if (alone && string_body(m, first.value, &room))
         make_body(m, first.value, lexer_id, room, out);
-    else if (alone && m->x.nodes[first.value].kind != DI_KIND_OR) {
+    else if (alone && m->x.n.nodes[first.value].kind != DI_KIND_OR) {
         if (!make_near(m, first.value, lexer_id, out) && m->x.failed == DI_OK &&
             !make_counted(m, first.value, lexer_id, out) && m->x.failed == DI_OK)
             walk(m, &m->vocabulary->all, 0, lexer_id, &out->tokens, note_exit, out);

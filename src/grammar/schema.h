@@ -170,7 +170,7 @@ void di_form_add(compiler *c, form *to, uint32_t types, const constraint *list, 
 void di_form_prune(compiler *c, form *f);
 bool di_keys_cover(compiler *c, const layer *keys, const char *name, size_t length);
 
-/* ---- schema_keywords.c: the form of one keyword of a schema, or of its opposite */
+/* ---- schema_keywords.c and the families beside it: the form of one keyword of a schema, or of its opposite */
 void di_keyword_form(compiler *c, const di_json *node, const di_json *member, bool positive, form *out, bool *known);
 void di_value_form(compiler *c, const di_json *value, form *out);
 const di_json *di_schema_true(void);

@@ -30,7 +30,7 @@ static set_id intern_set(compiler *c, const uint32_t *literals, uint32_t count) 
         if (o->count == count && (!count || memcmp(o->literals, literals, count * sizeof *literals) == 0))
             return slot - 1;
     }
-    if (c->set_count >= c->s->limit) return c->x->failed = DI_ERR_LIMIT, 0;
+    if (c->set_count >= c->s->n.limit) return c->x->failed = DI_ERR_LIMIT, 0;
     uint32_t *kept = di_schema_alloc(c, (count + 1) * sizeof *kept);
     if (!kept || !di_grow(&c->sets, &c->set_capacity, (uint64_t)c->set_count + 1, sizeof *c->sets))
         return c->x->failed = DI_ERR_MEMORY, 0;

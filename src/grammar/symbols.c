@@ -9,57 +9,19 @@ static di_symbol fail(di_exprs *x, di_status status) {
     return DI_SYMBOL_EMPTY;
 }
 
-static bool is_choice(const di_symbol_node *n) {
-    return n->kind == DI_SYM_CHOICE;
-}
-
-static uint64_t hash_content(const di_symbol_node *n, const uint32_t *list) {
-    uint64_t hash = di_mix(n->kind, list ? 0 : n->a);
-    hash = di_mix(hash, n->b);
-    hash = di_mix(di_mix(hash, n->low), n->high);
-    if (list)
-        for (uint32_t i = 0; i < n->b; i++) hash = di_mix(hash, list[i]);
-    return hash;
-}
-
-static uint64_t hash_node(const void *arg, uint32_t index) {
-    const di_symbols *s = arg;
-    const di_symbol_node *n = &s->nodes[index];
-    return hash_content(n, is_choice(n) ? s->pool + n->a : NULL);
-}
-
 static di_symbol intern(di_symbols *s, di_exprs *x, di_symbol_node node, const uint32_t *list) {
     if (x->failed != DI_OK) return DI_SYMBOL_EMPTY;
-    if (!di_table_reserve(&s->table, hash_node, s)) return fail(x, DI_ERR_MEMORY);
-    uint64_t at = hash_content(&node, list);
-    uint32_t mask = s->table.size - 1, slot;
-    for (; (slot = s->table.slots[at & mask]); at++) {
-        const di_symbol_node *n = &s->nodes[slot - 1];
-        if (n->kind != node.kind || n->b != node.b || n->low != node.low || n->high != node.high) continue;
-        if (list ? memcmp(s->pool + n->a, list, node.b * sizeof *list) == 0 : n->a == node.a) return slot - 1;
-    }
-    if (s->count >= s->limit) return fail(x, DI_ERR_LIMIT);
-    if (!di_grow(&s->nodes, &s->capacity, (uint64_t)s->count + 1, sizeof *s->nodes)) return fail(x, DI_ERR_MEMORY);
-    if (list) {
-        if (!di_exprs_spend(x, node.b)) return DI_SYMBOL_EMPTY;
-        if ((uint64_t)s->pool_count + node.b > (uint64_t)s->limit * 8) return fail(x, DI_ERR_LIMIT);
-        if (!di_grow(&s->pool, &s->pool_capacity, (uint64_t)s->pool_count + node.b, sizeof *s->pool))
-            return fail(x, DI_ERR_MEMORY);
-        memcpy(s->pool + s->pool_count, list, node.b * sizeof *list);
-        node.a = s->pool_count;
-        s->pool_count += node.b;
-    }
-    s->nodes[s->count] = node;
-    s->table.slots[at & mask] = ++s->table.used;
-    return s->count++;
+    uint32_t before = s->n.count, id = DI_SYMBOL_EMPTY;
+    di_status status = di_nodes_intern(&s->n, node, list, &id);
+    if (status != DI_OK) return fail(x, status);
+    if (list && s->n.count > before && !di_exprs_spend(x, node.b)) return DI_SYMBOL_EMPTY;
+    return id;
 }
 
 di_status di_symbols_init(di_symbols *s, di_exprs *x, uint32_t limit) {
     memset(s, 0, sizeof *s);
-    s->limit = limit;
     s->space = DI_SYMBOL_EPSILON;
-    if (!di_grow(&s->pool, &s->pool_capacity, 1, sizeof *s->pool) ||
-        !di_grow(&s->properties, &s->property_capacity, 1, sizeof *s->properties) ||
+    if (!di_nodes_init(&s->n, limit) || !di_grow(&s->properties, &s->property_capacity, 1, sizeof *s->properties) ||
         !di_grow(&s->cells, &s->cell_capacity, 1, sizeof *s->cells) ||
         !di_grow(&s->items, &s->item_capacity, 1, sizeof *s->items) ||
         !di_grow(&s->seen_pool, &s->seen_capacity, 1, sizeof *s->seen_pool))
@@ -69,40 +31,27 @@ di_status di_symbols_init(di_symbols *s, di_exprs *x, uint32_t limit) {
     return x->failed;
 }
 
-static bool copy(void *to, const void *from, uint32_t count, uint32_t *capacity, size_t size) {
-    void *fresh = malloc((count ? count : 1) * size);
-    if (!fresh) return false;
-    if (count) memcpy(fresh, from, count * size);
-    memcpy(to, &fresh, sizeof fresh);
-    if (capacity) *capacity = count;
-    // cppcheck-suppress memleak
-    return true;
-}
-
-#define COPY(array, number, room) copy(&to->array, from->array, from->number, &to->room, sizeof *to->array)
+#define COPY(array, number, room) di_copy_array(&to->array, from->array, from->number, &to->room, sizeof *to->array)
 
 di_status di_symbols_copy(di_symbols *to, const di_symbols *from) {
     *to = *from;
-    to->nodes = NULL, to->pool = NULL, to->rules = NULL, to->objects = NULL, to->properties = NULL, to->cells = NULL;
+    to->rules = NULL, to->objects = NULL, to->properties = NULL, to->cells = NULL;
     to->arrays = NULL, to->items = NULL, to->registers = NULL, to->seen_pool = NULL;
-    to->table.slots = to->register_table.slots = NULL;
-    bool ok =
-        COPY(nodes, count, capacity) && COPY(pool, pool_count, pool_capacity) &&
-        COPY(rules, rule_count, rule_capacity) && COPY(objects, object_count, object_capacity) &&
-        COPY(properties, property_count, property_capacity) && COPY(cells, cell_count, cell_capacity) &&
-        COPY(arrays, array_count, array_capacity) && COPY(items, item_count, item_capacity) &&
-        COPY(registers, register_count, register_capacity) && COPY(seen_pool, seen_count, seen_capacity) &&
-        copy(&to->table.slots, from->table.slots, from->table.size, NULL, sizeof(uint32_t)) &&
-        copy(&to->register_table.slots, from->register_table.slots, from->register_table.size, NULL, sizeof(uint32_t));
+    to->register_table.slots = NULL;
+    bool ok = di_nodes_copy(&to->n, &from->n) && COPY(rules, rule_count, rule_capacity) &&
+              COPY(objects, object_count, object_capacity) && COPY(properties, property_count, property_capacity) &&
+              COPY(cells, cell_count, cell_capacity) && COPY(arrays, array_count, array_capacity) &&
+              COPY(items, item_count, item_capacity) && COPY(registers, register_count, register_capacity) &&
+              COPY(seen_pool, seen_count, seen_capacity) &&
+              di_copy_array(&to->register_table.slots, from->register_table.slots, from->register_table.size, NULL,
+                            sizeof(uint32_t));
     if (ok) return DI_OK;
     di_symbols_free(to);
     return DI_ERR_MEMORY;
 }
 
 void di_symbols_free(di_symbols *s) {
-    free(s->nodes);
-    free(s->pool);
-    free(s->table.slots);
+    di_nodes_free(&s->n);
     free(s->rules);
     free(s->objects);
     free(s->properties);
@@ -116,12 +65,11 @@ void di_symbols_free(di_symbols *s) {
 }
 
 size_t di_symbols_memory(const di_symbols *s) {
-    return s->capacity * sizeof *s->nodes + s->pool_capacity * sizeof *s->pool + s->rule_capacity * sizeof *s->rules +
-           s->object_capacity * sizeof *s->objects + s->property_capacity * sizeof *s->properties +
-           s->cell_capacity * sizeof *s->cells + s->array_capacity * sizeof *s->arrays +
-           s->item_capacity * sizeof *s->items + s->register_capacity * sizeof *s->registers +
-           s->seen_capacity * sizeof *s->seen_pool +
-           ((size_t)s->table.size + s->register_table.size) * sizeof(uint32_t);
+    return di_nodes_memory(&s->n) + s->rule_capacity * sizeof *s->rules + s->object_capacity * sizeof *s->objects +
+           s->property_capacity * sizeof *s->properties + s->cell_capacity * sizeof *s->cells +
+           s->array_capacity * sizeof *s->arrays + s->item_capacity * sizeof *s->items +
+           s->register_capacity * sizeof *s->registers + s->seen_capacity * sizeof *s->seen_pool +
+           (size_t)s->register_table.size * sizeof(uint32_t);
 }
 
 /* ---------------------------------------------------------------------------------------------------- constructors */
@@ -154,7 +102,7 @@ static int compare_ids(const void *a, const void *b) {
 
 di_symbol di_sym_choice(di_symbols *s, di_exprs *x, const di_symbol *list, uint32_t count) {
     uint64_t total = 0;
-    for (uint32_t i = 0; i < count; i++) total += is_choice(&s->nodes[list[i]]) ? s->nodes[list[i]].b : 1;
+    for (uint32_t i = 0; i < count; i++) total += s->n.nodes[list[i]].kind == DI_SYM_CHOICE ? s->n.nodes[list[i]].b : 1;
     if (!di_exprs_spend(x, total)) return DI_SYMBOL_EMPTY;
     di_symbol *flat = malloc((total + 1) * sizeof *flat);
     di_expr *lexemes = malloc((total + 1) * sizeof *lexemes);
@@ -162,10 +110,10 @@ di_symbol di_sym_choice(di_symbols *s, di_exprs *x, const di_symbol *list, uint3
     di_symbol result = DI_SYMBOL_EMPTY;
     if (flat && lexemes) {
         for (uint32_t i = 0; i < count; i++) {
-            const di_symbol_node *node = &s->nodes[list[i]];
-            const uint32_t *members = is_choice(node) ? s->pool + node->a : &list[i];
-            for (uint32_t j = 0; j < (is_choice(node) ? node->b : 1); j++) {
-                const di_symbol_node *member = &s->nodes[members[j]];
+            const di_symbol_node *node = &s->n.nodes[list[i]];
+            const uint32_t *members = (node)->kind == DI_SYM_CHOICE ? s->n.pool + node->a : &list[i];
+            for (uint32_t j = 0; j < ((node)->kind == DI_SYM_CHOICE ? node->b : 1); j++) {
+                const di_symbol_node *member = &s->n.nodes[members[j]];
                 if (member->kind == DI_SYM_LEXEME)
                     lexemes[lexeme_count++] = member->a;
                 else if (member->kind != DI_SYM_EMPTY)
@@ -209,7 +157,7 @@ di_symbol di_sym_token(di_symbols *s, di_exprs *x, uint32_t token) {
 }
 
 uint32_t di_sym_new_rule(di_symbols *s, di_exprs *x) {
-    if (s->rule_count >= s->limit) return fail(x, DI_ERR_LIMIT);
+    if (s->rule_count >= s->n.limit) return fail(x, DI_ERR_LIMIT);
     if (!di_grow(&s->rules, &s->rule_capacity, (uint64_t)s->rule_count + 1, sizeof *s->rules))
         return fail(x, DI_ERR_MEMORY);
     s->rules[s->rule_count] = DI_SYMBOL_EMPTY;
@@ -249,7 +197,7 @@ static di_symbol with_register(di_symbols *s, di_exprs *x, uint32_t kind, di_reg
             break;
     }
     if (!slot) {
-        if (s->register_count >= s->limit) return fail(x, DI_ERR_LIMIT);
+        if (s->register_count >= s->n.limit) return fail(x, DI_ERR_LIMIT);
         if (!di_grow(&s->registers, &s->register_capacity, (uint64_t)s->register_count + 1, sizeof r) ||
             !di_grow(&s->seen_pool, &s->seen_capacity, (uint64_t)s->seen_count + r.words, sizeof *seen))
             return fail(x, DI_ERR_MEMORY);
@@ -543,7 +491,7 @@ di_symbol di_sym_array(di_symbols *s, di_exprs *x, uint32_t array) {
 }
 
 di_symbol di_sym_unfold(di_symbols *s, di_exprs *x, di_symbol symbol) {
-    const di_symbol_node n = s->nodes[symbol];
+    const di_symbol_node n = s->n.nodes[symbol];
     switch (n.kind) {
     case DI_SYM_OBJECT:
         return unfold_object(s, x, n.a);
@@ -614,7 +562,7 @@ static bool live_node(pruner *p, const di_symbol_node *n) {
         return live(p, n->a) && live(p, n->b);
     case DI_SYM_CHOICE:
         for (uint32_t i = 0; i < n->b; i++)
-            if (live(p, p->s->pool[n->a + i])) return true;
+            if (live(p, p->s->n.pool[n->a + i])) return true;
         return false;
     case DI_SYM_RULE:
         return p->rule_live[n->a];
@@ -633,7 +581,7 @@ static bool live(pruner *p, di_symbol symbol) {
     if (p->known[symbol]) return p->known[symbol] == 1;
     if (!di_exprs_spend(p->x, 1)) return false;
     p->known[symbol] = 3;
-    const di_symbol_node n = p->s->nodes[symbol];
+    const di_symbol_node n = p->s->n.nodes[symbol];
     bool result = live_node(p, &n);
     p->known[symbol] = result ? 1 : 2;
     return result;
@@ -642,7 +590,7 @@ static bool live(pruner *p, di_symbol symbol) {
 /* The symbol without dead alternatives; valid once rule_live is final. rebuilt: [count] memo, UINT32_MAX = not made. */
 static di_symbol rebuild(pruner *p, di_symbol symbol, di_symbol *rebuilt, uint32_t count) {
     if (symbol < count && rebuilt[symbol] != UINT32_MAX) return rebuilt[symbol];
-    const di_symbol_node n = p->s->nodes[symbol];
+    const di_symbol_node n = p->s->n.nodes[symbol];
     di_symbol result = symbol;
     if (!live(p, symbol)) {
         result = DI_SYMBOL_EMPTY;
@@ -654,7 +602,7 @@ static di_symbol rebuild(pruner *p, di_symbol symbol, di_symbol *rebuilt, uint32
     } else if (n.kind == DI_SYM_CHOICE) {
         di_symbol *list = malloc(n.b * sizeof *list);
         if (!list) return fail(p->x, DI_ERR_MEMORY);
-        for (uint32_t i = 0; i < n.b; i++) list[i] = rebuild(p, p->s->pool[n.a + i], rebuilt, count);
+        for (uint32_t i = 0; i < n.b; i++) list[i] = rebuild(p, p->s->n.pool[n.a + i], rebuilt, count);
         result = di_sym_choice(p->s, p->x, list, n.b);
         free(list);
     }
@@ -673,7 +621,7 @@ static void find_live(pruner *p, uint32_t count) {
 }
 
 di_symbol di_sym_prune(di_symbols *s, di_exprs *x, di_symbol root) {
-    uint32_t count = s->count;
+    uint32_t count = s->n.count;
     pruner p = {.s = s, .x = x, .rule_live = calloc(s->rule_count + 1, 1), .known = calloc(count + 1, 1)};
     di_symbol *rebuilt = malloc((count + 1) * sizeof *rebuilt), result = DI_SYMBOL_EMPTY;
     if (p.rule_live && p.known && rebuilt) {

@@ -28,9 +28,7 @@ typedef enum di_symbol_kind {
     DI_SYM_ITEMS
 } di_symbol_kind;
 
-typedef struct di_symbol_node {
-    uint32_t kind, a, b, low, high;
-} di_symbol_node;
+typedef di_node di_symbol_node;
 
 typedef struct di_property { /* declared */
     di_expr key;             /* with quotes and colon */
@@ -74,11 +72,7 @@ typedef struct di_register {
 } di_register;
 
 typedef struct di_symbols {
-    di_symbol_node *nodes;
-    uint32_t count, capacity;
-    uint32_t *pool;
-    uint32_t pool_count, pool_capacity;
-    di_table table;
+    di_nodes n;
     di_symbol *rules;
     uint32_t rule_count, rule_capacity;
     di_object *objects;
@@ -97,7 +91,6 @@ typedef struct di_symbols {
     uint32_t seen_count, seen_capacity;
     di_table register_table;
     di_symbol space; /* optional white space */
-    uint32_t limit;
 } di_symbols;
 
 /* A compiled source. */
