@@ -147,39 +147,36 @@ static bool parse_value(const di_config_row *row, const char *text, config_value
     return false;
 }
 
-/* What a row admits: "an integer from 0 to 1024". */
-static void describe_range(const di_config_row *row, char *out, size_t room) {
+void di_config_write_values(di_text *out, const di_config_row *row) {
     switch (row->type) {
     case DI_CONFIG_TYPE_BOOL:
-        snprintf(out, room, "on or off (also true, false, yes, no, 1, 0)");
+        di_text_puts(out, "on or off (also true, false, yes, no, 1, 0)");
         return;
     case DI_CONFIG_TYPE_INT:
-        snprintf(out, room, "an integer from %lld to %lld", (long long)row->minimum, (long long)row->maximum);
+        di_text_printf(out, "an integer from %lld to %lld", (long long)row->minimum, (long long)row->maximum);
         return;
     case DI_CONFIG_TYPE_SIZE:
-        snprintf(out, room, "a number of bytes from %lld to %lld (suffixes k, M, G, T)", (long long)row->minimum,
-                 (long long)row->maximum);
+        di_text_printf(out, "a number of bytes from %lld to %lld (suffixes k, M, G, T)", (long long)row->minimum,
+                       (long long)row->maximum);
         return;
     case DI_CONFIG_TYPE_FLOAT:
-        snprintf(out, room, "a number from %.10g to %.10g", row->minimum, row->maximum);
+        di_text_printf(out, "a number from %.10g to %.10g", row->minimum, row->maximum);
         return;
-    case DI_CONFIG_TYPE_CHOICE: {
-        size_t used = 0;
-        for (const char *choice = row->choices; *choice && used < room;) {
-            size_t size = strcspn(choice, "|");
-            bool first = choice == row->choices, last = choice[size] == '\0';
-            const char *separator = first ? "" : last ? " or " : ", ";
-            used += (size_t)snprintf(out + used, room - used, "%s%.*s", separator, (int)size, choice);
-            choice += size + !last;
-        }
-        return;
-    }
     case DI_CONFIG_TYPE_UINT64:
-        snprintf(out, room, "an integer from 0 to 18446744073709551615");
+        di_text_puts(out, "an integer from 0 to 18446744073709551615");
         return;
     case DI_CONFIG_TYPE_STRING:
-        snprintf(out, room, "text");
+        di_text_puts(out, "text");
         return;
+    case DI_CONFIG_TYPE_CHOICE:
+        break;
+    }
+    for (const char *choice = row->choices; *choice;) {
+        size_t size = strcspn(choice, "|");
+        bool first = choice == row->choices, last = choice[size] == '\0';
+        di_text_puts(out, first ? "" : last ? " or " : ", ");
+        di_text_append(out, choice, size);
+        choice += size + !last;
     }
 }
 
@@ -234,10 +231,12 @@ static di_status set_row(di_config *config, di_config_id id, const char *text, d
     }
     config_value parsed = {.source = source};
     if (!parse_value(row, text, &parsed)) {
-        char range[256];
-        describe_range(row, range, sizeof range);
-        return di_fail(error, DI_ERR_CONFIG, row->name, "option %s is \"%.*s\"; it must be %s", row->name, SHOWN_LENGTH,
-                       text, range);
+        di_text values = {0};
+        di_config_write_values(&values, row);
+        di_fail(error, DI_ERR_CONFIG, row->name, "option %s is \"%.*s\"; it must be %s", row->name, SHOWN_LENGTH, text,
+                values.data ? values.data : "another value");
+        di_text_free(&values);
+        return DI_ERR_CONFIG;
     }
     config_value *value = &config->values[id];
     if (source < value->source) return DI_OK;

@@ -52,6 +52,8 @@ typedef struct di_config_row {
 typedef struct di_config di_config;
 
 const di_config_row *di_config_rows(void); /* [DI_OPT_COUNT] */
+/* What a row admits: "an integer from 0 to 1024", "auto, off or 1..8". */
+void di_config_write_values(di_text *out, const di_config_row *row);
 
 di_config *di_config_new(void); /* defaults; NULL when out of memory */
 void di_config_free(di_config *config);

@@ -76,38 +76,6 @@ void di_config_write_help(di_text *out, const char *groups) {
     }
 }
 
-static void write_range(di_text *out, const di_config_row *row) {
-    switch (row->type) {
-    case DI_CONFIG_TYPE_BOOL:
-        di_text_puts(out, "`on`, `off`");
-        return;
-    case DI_CONFIG_TYPE_INT:
-        di_text_printf(out, "%lld .. %lld", (long long)row->minimum, (long long)row->maximum);
-        return;
-    case DI_CONFIG_TYPE_SIZE:
-        di_text_printf(out, "%lld .. %lld bytes", (long long)row->minimum, (long long)row->maximum);
-        return;
-    case DI_CONFIG_TYPE_FLOAT:
-        di_text_printf(out, "number, %.10g .. %.10g", row->minimum, row->maximum);
-        return;
-    case DI_CONFIG_TYPE_UINT64:
-        di_text_puts(out, "0 .. 18446744073709551615");
-        return;
-    case DI_CONFIG_TYPE_STRING:
-        di_text_puts(out, "text");
-        return;
-    case DI_CONFIG_TYPE_CHOICE:
-        break;
-    }
-    for (const char *choice = row->choices; *choice;) {
-        size_t size = strcspn(choice, "|");
-        di_text_puts(out, choice == row->choices ? "`" : ", `");
-        di_text_append(out, choice, size);
-        di_text_putc(out, '`');
-        choice += size + (choice[size] == '|');
-    }
-}
-
 static void write_group(di_text *out, const char *group) {
     const di_config_row *rows = di_config_rows();
     di_text_printf(out, "\n## %s\n\n| Option | Values | Default | Meaning |\n|---|---|---|---|\n", group);
@@ -115,7 +83,7 @@ static void write_group(di_text *out, const char *group) {
         const di_config_row *row = &rows[i];
         if (strcmp(row->group, group) != 0) continue;
         di_text_printf(out, "| `--%s` | ", row->name);
-        write_range(out, row);
+        di_config_write_values(out, row);
         if (row->value[0]) {
             di_text_printf(out, " | `%s` | %s |\n", row->value, row->help);
         } else {

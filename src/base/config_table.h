@@ -34,6 +34,7 @@ DI_CONFIG_ROW(GRAMMAR_CACHE,  "grammar-cache",  I, "64",     0, 65536, "", "", "
 DI_CONFIG_ROW(LIMIT_GRAMMAR_BYTES, "limit-grammar-bytes", Z, "1M", 1, 1e9, "", "", "limits", "bytes of a schema, expression or grammar")
 DI_CONFIG_ROW(LIMIT_GRAMMAR_WORK, "limit-grammar-work", I, "150000", 1000, 1e9, "", "", "limits", "steps to compile a grammar; a few microseconds each")
 DI_CONFIG_ROW(LIMIT_MASK_WORK, "limit-mask-work", I, "400000", 1000, 1e9, "", "", "limits", "steps for one mask; some 0.2 microseconds each")
+DI_CONFIG_ROW(MASK_MS,        "mask-ms",        I, "40",     0, 60000, "", "", "limits", "milliseconds of a step for masks; late ones wait a step")
 DI_CONFIG_ROW(LIMIT_GRAMMAR_MEMORY, "limit-grammar-memory", Z, "64M", 65536, 1e12, "", "", "limits", "memory that one grammar may take")
 DI_CONFIG_ROW(SNAPSHOT_INTERVAL, "snapshot-interval", I, "1024", 0, 1048576, "", "", "limits", "positions between cache snapshots; 0 = ends and branches only")
 DI_CONFIG_ROW(CACHE_DIR,      "cache-dir",      S, "",       0, 0, "", "", "common", "folder of the disk cache; empty = none")

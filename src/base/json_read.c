@@ -78,7 +78,7 @@ static int hex_digit(char c) {
     return -1;
 }
 
-/* The four digits of \uXXXX at offset; false if they are not all there. */
+/* The four hexadecimal digits of an escaped code unit at offset; false if they are not all there. */
 static bool read_hex4(const reader *r, size_t offset, uint32_t *value) {
     if (r->length - offset < 4) return false;
     *value = 0;

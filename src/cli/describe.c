@@ -28,38 +28,6 @@ static bool begins_group(size_t i) {
     return true;
 }
 
-/* The values of a row for a person. */
-static void write_values(di_text *out, const di_config_row *row) {
-    switch (row->type) {
-    case DI_CONFIG_TYPE_BOOL:
-        di_text_puts(out, "on or off");
-        return;
-    case DI_CONFIG_TYPE_INT:
-        di_text_printf(out, "%lld to %lld", (long long)row->minimum, (long long)row->maximum);
-        return;
-    case DI_CONFIG_TYPE_SIZE:
-        di_text_puts(out, "bytes, with k, M, G or T");
-        return;
-    case DI_CONFIG_TYPE_FLOAT:
-        di_text_printf(out, "a number from %.10g to %.10g", row->minimum, row->maximum);
-        return;
-    case DI_CONFIG_TYPE_UINT64:
-        di_text_puts(out, "0 to 18446744073709551615");
-        return;
-    case DI_CONFIG_TYPE_STRING:
-        di_text_puts(out, "text");
-        return;
-    case DI_CONFIG_TYPE_CHOICE:
-        break;
-    }
-    for (const char *choice = row->choices; *choice;) {
-        size_t size = strcspn(choice, "|");
-        di_text_puts(out, choice == row->choices ? "" : choice[size] ? ", " : " or ");
-        di_text_append(out, choice, size);
-        choice += size + (choice[size] == '|');
-    }
-}
-
 /* ---------------------------------------------------------------- example configuration */
 
 /* "of generate chat", or "of every command". */
@@ -94,7 +62,7 @@ static void write_example(di_text *out) {
             const di_config_row *row = &rows[j];
             if (strcmp(row->group, rows[i].group) != 0 || j == DI_OPT_CONFIG) continue;
             di_text_printf(out, "\n# %s\n# (", row->help);
-            write_values(out, row);
+            di_config_write_values(out, row);
             di_text_printf(out, ")\n#%s =%s%s\n", row->name, row->value[0] ? " " : "", row->value);
         }
     }
@@ -157,7 +125,7 @@ static void write_manual_options(di_text *out) {
             roff(out, row->help);
             di_text_puts(out, " (");
             di_text values = {0};
-            write_values(&values, row);
+            di_config_write_values(&values, row);
             roff(out, values.data ? values.data : "");
             out->failed = out->failed || values.failed;
             di_text_free(&values);

@@ -91,8 +91,10 @@ static di_status check(checker *c, const di_grammar_source *source, const char *
     di_matcher *matcher = NULL;
     di_ids ids = {0};
     *v = (verdict){0};
+    di_grammar_limits limits;
+    di_grammar_limits_configured(c->cli->config, &limits);
     double start = cpu_us();
-    di_status status = di_grammar_compile(source, NULL, &grammar, &v->fault, error);
+    di_status status = di_grammar_compile(source, &limits, &grammar, &v->fault, error);
     if (status == DI_OK) status = di_matcher_new(grammar, c->vocabulary, &matcher, error);
     v->compile_us = cpu_us() - start;
     v->compiled = status == DI_OK;

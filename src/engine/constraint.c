@@ -51,11 +51,7 @@ di_status di_constraints_new(const di_config *config, const di_tokenizer *tokeni
     c->eos = eos;
     c->eos_count = eos_count;
     c->kept = (uint32_t)di_config_int(config, DI_OPT_GRAMMAR_CACHE);
-    di_grammar_limits_default(&c->limits);
-    c->limits.text_bytes = (size_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_BYTES);
-    c->limits.work = (uint64_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_WORK);
-    c->limits.mask_work = (uint64_t)di_config_int(config, DI_OPT_LIMIT_MASK_WORK);
-    c->limits.memory = (size_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_MEMORY);
+    di_grammar_limits_configured(config, &c->limits);
     *constraints = c;
     return DI_OK;
 }

@@ -251,6 +251,7 @@ struct di_engine {
     di_sequence **chosen; /* [max_seqs] sequences with a choice to deliver */
     uint32_t chosen_count;
     di_constraints *constraints;
+    int64_t masks_ms;                           /* for the masks of a step */
     di_speculation *speculation;                /* NULL = off */
     di_constraint_counters constraint_counters; /* as the metrics know them */
     di_constraint_state **constrained;          /* [max_seqs] whose masks the step needs */

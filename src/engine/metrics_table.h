@@ -30,6 +30,7 @@ DI_COUNTER(ACCEPTED,           "deepinfer_accepted_draft_tokens_total", "drafts 
 DI_COUNTER(GRAMMARS_COMPILED,  "deepinfer_grammars_compiled_total",  "grammars compiled for structured output")
 DI_COUNTER(GRAMMARS_REUSED,    "deepinfer_grammars_reused_total",    "structured requests that found their grammar compiled")
 DI_COUNTER(GRAMMARS_REFUSED,   "deepinfer_grammars_refused_total",   "grammars refused, for whatever reason")
+DI_COUNTER(LATE_MASKS,         "deepinfer_late_masks_total",         "masks that were not there in time, so that their row was computed again")
 DI_COUNTER(GRAMMAR_RESETS,     "deepinfer_grammar_resets_total",     "times that a grammar had grown to its limit and forgot what it had computed")
 DI_COUNTER(STEPS,              "deepinfer_steps_total",              "steps run")
 DI_COUNTER(STALLS,             "deepinfer_step_stalls_total",        "steps that took longer than --stall-ms")

@@ -243,6 +243,7 @@ static di_status open_state(di_engine *engine, const di_config *config, di_error
     engine->ageing_ms = di_config_int(config, DI_OPT_AGEING_MS);
     engine->swap_limit = (uint64_t)di_config_int(config, DI_OPT_SWAP_RAM);
     engine->event_limit = (uint64_t)di_config_int(config, DI_OPT_LIMIT_EVENT_BYTES);
+    engine->masks_ms = di_config_int(config, DI_OPT_MASK_MS);
     engine->snapshot_interval = option(config, DI_OPT_SNAPSHOT_INTERVAL);
     uint64_t bytes = (uint64_t)di_config_int(config, DI_OPT_KV_RAM);
     uint32_t pages = 0;

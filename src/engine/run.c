@@ -6,7 +6,7 @@
 #include "engine/engine_internal.h"
 
 /* While a request waits for its reader, cancels and deadlines are looked at this often. */
-enum { PAUSE_MS = 50, STALL_POLL_MS = 1000, MASKS_MS = 40 };
+enum { PAUSE_MS = 50, STALL_POLL_MS = 1000 };
 
 /* ---------------------------------------------------------------- end of sequences and requests */
 
@@ -167,11 +167,12 @@ static void went_on(di_engine *engine, int64_t now) {
  * that grammars cost others no more than that and one mask. */
 static void fill_masks(di_engine *engine) {
     if (!engine->constrained_count) return;
-    int64_t until = di_now_ns() + MASKS_MS * 1000000;
+    int64_t until = di_now_ns() + engine->masks_ms * 1000000;
     for (uint32_t i = 0; i < engine->constrained_count; i++) {
         di_constraint_state *state = engine->constrained[i];
         state->late = i && !state->wanted && di_now_ns() > until;
         if (!state->late) di_constraint_fill(engine->constraints, state);
+        di_count(&engine->metrics, DI_COUNT_LATE_MASKS, state->late);
     }
     di_compute_release(engine->compute);
 }
@@ -256,7 +257,8 @@ void *di_engine_main(void *arg) {
     bool stopping = false, ran = false;
     while (!stopping || has_work(engine)) {
         bool idle = !has_work(engine);
-        int64_t pause = idle ? -1 : PAUSE_MS; /* with work but without a step: somebody's reader is behind */
+        /* With work but without a step: somebody's reader is behind. Without work: what the disk still does is told. */
+        int64_t pause = idle && !engine->disk_counters.queued ? -1 : PAUSE_MS;
         di_enqueue(engine, di_hub_take(engine->hub, idle || !ran, pause, &stopping));
         di_hub_serve_calls(engine->hub);
         reap(engine, &engine->queue, stopping);

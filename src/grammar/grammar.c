@@ -21,6 +21,14 @@ void di_grammar_limits_default(di_grammar_limits *limits) {
                                   .memory = (size_t)64 << 20};
 }
 
+void di_grammar_limits_configured(const di_config *config, di_grammar_limits *limits) {
+    di_grammar_limits_default(limits);
+    limits->text_bytes = (size_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_BYTES);
+    limits->work = (uint64_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_WORK);
+    limits->mask_work = (uint64_t)di_config_int(config, DI_OPT_LIMIT_MASK_WORK);
+    limits->memory = (size_t)di_config_int(config, DI_OPT_LIMIT_GRAMMAR_MEMORY);
+}
+
 const char *di_grammar_reason_name(di_grammar_reason reason) {
     static const char *const names[] = {"none", "syntax", "unsupported", "unsatisfiable", "too_complex"};
     return names[reason];

@@ -13,6 +13,7 @@
 #ifndef DI_GRAMMAR_GRAMMAR_H
 #define DI_GRAMMAR_GRAMMAR_H
 
+#include "base/config.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "tokenizer/tokenizer.h"
@@ -60,6 +61,8 @@ typedef struct di_grammar_limits {
     size_t memory;        /* bytes of one matcher */
 } di_grammar_limits;
 void di_grammar_limits_default(di_grammar_limits *limits);
+/* The same with what --limit-grammar-* and --limit-mask-work say. */
+void di_grammar_limits_configured(const di_config *config, di_grammar_limits *limits);
 
 typedef struct di_grammar_source {
     di_grammar_kind kind;

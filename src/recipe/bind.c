@@ -60,6 +60,13 @@ static di_status bind_calls(const di_recipe *recipe, const di_constraint *constr
     return keep(arena, &text, args, error);
 }
 
+void di_recipe_bind_start(const di_recipe *recipe, const di_prompt *prompt, di_so_args *args) {
+    if (!prompt->constraint.after_thought) return;
+    args->trigger_token_ids = &recipe->ids[DI_CONTROL_THINK_END];
+    args->trigger_token_count = 1;
+    args->trigger_required = true;
+}
+
 di_status di_recipe_bind(const di_recipe *recipe, const di_prompt *prompt, di_arena *arena, di_so_args *args,
                          bool *bound, di_error *error) {
     const di_constraint *constraint = &prompt->constraint;
@@ -84,10 +91,6 @@ di_status di_recipe_bind(const di_recipe *recipe, const di_prompt *prompt, di_ar
         di_json_value(&writer, constraint->schema);
         status = keep(arena, &text, args, error);
     }
-    if ((forced || answer) && constraint->after_thought) {
-        args->trigger_token_ids = &recipe->ids[DI_CONTROL_THINK_END];
-        args->trigger_token_count = 1;
-        args->trigger_required = true;
-    }
+    if (forced || answer) di_recipe_bind_start(recipe, prompt, args);
     return status;
 }

@@ -288,6 +288,8 @@ di_status di_recipe_render_completion(const di_recipe *recipe, const char *text,
  * there was anything of that kind. */
 di_status di_recipe_bind(const di_recipe *recipe, const di_prompt *prompt, di_arena *arena, di_so_args *args,
                          bool *bound, di_error *error);
+/* What binds an answer to this prompt begins behind the reasoning, if there is one, and has to come. */
+void di_recipe_bind_start(const di_recipe *recipe, const di_prompt *prompt, di_so_args *args);
 
 /* The prompt's token ids, appended to *ids (which the caller frees, also after a failure). */
 di_status di_recipe_encode(const di_tokenizer *tokenizer, const di_prompt *prompt, di_ids *ids, di_error *error);

@@ -244,9 +244,14 @@ di_status di_read_tools(di_reader *r) {
 
 /* ---------------------------------------------------------------------------------------------- the choice */
 
+static di_status no_tools(di_reader *r) {
+    return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, "tool_choice",
+                   "tool_choice asks for a call, but there are no tools");
+}
+
 static di_status choose_named(di_reader *r, const char *name, const char *space, di_field_path path) {
     const di_conversation *c = r->conversation;
-    if (!c->tool_count) return DI_OK; /* a choice among no tools means nothing */
+    if (!c->tool_count) return no_tools(r);
     for (size_t i = 0; i < c->tool_count; i++) {
         const di_tool *tool = &c->tools[i];
         bool same = space ? tool->space && strcmp(tool->space, space) == 0 && strcmp(tool->own_name, name) == 0
@@ -264,6 +269,8 @@ static di_status choose_named(di_reader *r, const char *name, const char *space,
 static di_status read_word_choice(di_reader *r, const di_json *choice) {
     if (di_json_string_is(choice, "none"))
         r->conversation->choice = DI_CHOICE_NONE;
+    else if (di_json_string_is(choice, "required") && !r->conversation->tool_count)
+        return no_tools(r);
     else if (di_json_string_is(choice, "required"))
         r->conversation->choice = DI_CHOICE_REQUIRED;
     else if (!di_json_string_is(choice, "auto"))

@@ -359,14 +359,6 @@ static bool bind_answer(di_call *call) {
     const di_constraint *constraint = &call->prompt.constraint;
     const char *field = fields[call->endpoint];
     bool calls = constraint->kind == DI_CONSTRAINT_CALLS, forced = constraint->kind == DI_CONSTRAINT_FORCED_CALLS;
-    const di_json *choice = di_field_get(call->body, "tool_choice");
-    bool wants_call =
-        choice && (choice->type == DI_JSON_OBJECT ? !di_json_string_is(di_json_get(choice, "type"), "none") &&
-                                                        !di_json_string_is(di_json_get(choice, "type"), "auto")
-                                                  : di_json_string_is(choice, "required"));
-    if (wants_call && !call->prompt.tools)
-        return fail(call, DI_ERR_INVALID_ARGUMENT, "tool_choice",
-                    "tool_choice asks for a call, but there are no tools");
     bool bound;
     if (di_recipe_bind(&call->api->recipe, &call->prompt, call->arena, &call->sampling.so_args, &bound, &call->error) !=
         DI_OK) {
@@ -374,14 +366,9 @@ static bool bind_answer(di_call *call) {
         return false;
     }
     if (bound) call->grammar = calls || forced ? "tools" : field;
-    bool good = call->endpoint != DI_ENDPOINT_CHAT || read_structured(call);
-    if (good && call->grammar && constraint->after_thought && !calls) {
-        di_so_args *args = &call->sampling.so_args;
-        args->trigger_token_ids = &call->api->recipe.ids[DI_CONTROL_THINK_END];
-        args->trigger_token_count = 1;
-        args->trigger_required = true;
-    }
-    return good;
+    if (call->endpoint == DI_ENDPOINT_CHAT && !read_structured(call)) return false;
+    if (call->grammar && !bound) di_recipe_bind_start(&call->api->recipe, &call->prompt, &call->sampling.so_args);
+    return true;
 }
 
 /* ----------------------------------------------------------------------------------------------------- prompts */

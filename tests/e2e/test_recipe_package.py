@@ -335,6 +335,8 @@ def explain(row, ours, theirs):
             return "response_format text beside strict tools is accepted"
         return None
     if "error" in ours:
+        if ours["error"] == "tool_choice asks for a call, but there are no tools":
+            return "a forced call without tools is refused"
         return "only empty system messages are refused" if ours["error"] == "Empty input messages" else None
     if only_numbers_differ(ours["prompt"], theirs["prompt"], row["profile"] != "v4.1"):
         return "numbers: integers stay exact, V4 floats as Python writes them"

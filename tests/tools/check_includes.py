@@ -11,14 +11,13 @@ import tempfile
 
 # A module may include headers of itself and of every module right of it (docs/architecture.md).
 MAY_INCLUDE = {
-    "cli": "server recipe engine grammar spec sampling cache cluster model backend checkpoint tokenizer tensor base",
+    "cli": "server recipe engine grammar spec sampling cache model backend checkpoint tokenizer tensor base",
     "server": "recipe engine grammar checkpoint tokenizer base",
     "recipe": "engine grammar tokenizer checkpoint tensor base",
-    "engine": "spec sampling cache cluster model backend grammar tokenizer checkpoint tensor base",
-    "spec": "sampling cache cluster model backend checkpoint tensor base",
+    "engine": "spec sampling cache model backend grammar tokenizer checkpoint tensor base",
+    "spec": "sampling cache model backend checkpoint tensor base",
     "sampling": "model backend checkpoint tensor base",
     "cache": "model backend checkpoint tensor base",
-    "cluster": "model backend checkpoint tensor base",
     "model": "backend tokenizer checkpoint tensor base",
     "backend": "tensor base",
     "checkpoint": "tensor base",
@@ -29,7 +28,7 @@ MAY_INCLUDE = {
 }
 # Folders below a module that only the module itself may include, but for the headers named.
 INNER = {"backend/cpu": {"cpu.h"}, "model/deepseek_v41": set()}
-MAX_LINES = 1100
+MAX_LINES = 1000
 
 # rule, pattern in the code without comments and strings, files (relative to the root) that may
 BANNED = [
@@ -40,20 +39,18 @@ BANNED = [
 ]
 BANNED_ONLY_IN = {2: ("src/backend/", "src/sampling/", "src/model/")}
 MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-OUTSIDE = re.compile(r"/work/|\.\./shared|\bshared/(spec|design|oracle|data|models)")
-
+# A home or project folder of somebody's machine, or a path that climbs out (in includes: see check_include).
+OUTSIDE = re.compile(r"(?<![\w.%])/(home|root|work|Users)/|[\s'`(]\.\./\w")
 
 def module_of(path):
     """src/backend/cpu/x.c -> backend"""
     parts = path.parts
     return parts[1] if len(parts) > 2 and parts[0] == "src" else None
 
-
 def strip(text):
     """The code without comments and string contents; line ends stay."""
     pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
     return pattern.sub(lambda m: '""' if m[0][0] in "\"'" else "\n" * m[0].count("\n"), text)
-
 
 def check_include(path, line, target, faults):
     module = module_of(path)
@@ -73,7 +70,6 @@ def check_include(path, line, target, faults):
         faults.append(f"{where}: \"{target}\" is for {other} alone")
     elif other != module and parts[-1] not in INNER.get(folder, {parts[-1]}):
         faults.append(f"{where}: \"{target}\" is for {folder} alone")
-
 
 def check_file(root, path, faults):
     text = (root / path).read_text(encoding="utf-8")
@@ -101,14 +97,12 @@ def check_file(root, path, faults):
             line = code.count("\n", 0, match.start()) + 1
             faults.append(f"{path}:{line}: {match[0].rstrip('( ')}: {rule}")
 
-
 def check(root):
     faults = []
     files = [f for folder in ("src", "include", "tests", "bench", "examples") for f in sorted((root / folder).rglob("*.[ch]"))]
     for file in files:
         check_file(root, file.relative_to(root), faults)
     return len(files), faults
-
 
 PLANTED = {
     "src/base/a.c": ('#include "tensor/tensor.h"\n', "base may not include tensor"),
@@ -122,10 +116,9 @@ PLANTED = {
     "src/backend/cpu/a.c": ("float f(float x) { return expf(x); }\n", "no libm"),
     "src/nowhere/a.c": ("int x;\n", "no place in the include directions"),
     "src/checkpoint/a.c": ("/* TO" "DO */\n", "unfinished work"),
-    "tests/unit/a.c": ("/* see ../sha" "red */\n", "outside the repository"),
+    "tests/unit/a.c": ("/* see ../elsewhere */\n", "outside the repository"),
     "src/tensor/a.c": ("\n" * (MAX_LINES + 1), "split it"),
 }
-
 
 def self_test():
     with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +138,6 @@ def self_test():
             sys.exit(f"self-test: missed {missed}; found " + "\n".join(faults))
     print(f"self-test: {len(PLANTED)} planted violations found")
 
-
 def main():
     if len(sys.argv) == 2 and sys.argv[1] == "--self-test":
         return self_test()
@@ -155,7 +147,6 @@ def main():
         faults.append("no source files found")
     print("\n".join(faults) if faults else f"{count} files, no violation")
     return sys.exit(1 if faults else 0)
-
 
 if __name__ == "__main__":
     main()

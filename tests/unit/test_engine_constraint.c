@@ -84,7 +84,7 @@ static void follows_a_schema_at_temperature_one(void **state) {
 }
 
 /* Alone = in a crowd that shares and does not share the grammar, with too few pages for all, and with room for one
- * compiled grammar only. */
+ * compiled grammar only, and when almost every mask is late. */
 static void is_the_same_in_a_crowd(void **state) {
     (void)state;
     enum { JOBS = 12 };
@@ -95,8 +95,8 @@ static void is_the_same_in_a_crowd(void **state) {
                  {"regex", "(ab|c)*d"},
                  {"json_object", NULL},
                  {NULL, NULL}};
-    di_option options[] = {{"kv-ram", "least+2"}, {"context", "128"}, {"grammar-cache", "1"}};
-    di_engine *alone = di_open_with(TINY, options + 1, 1), *crowd = di_open_with(TINY, options, 3);
+    di_option options[] = {{"kv-ram", "least+2"}, {"context", "128"}, {"grammar-cache", "1"}, {"mask-ms", "0"}};
+    di_engine *alone = di_open_with(TINY, options + 1, 1), *crowd = di_open_with(TINY, options, 4);
     di_outcome expected[JOBS], got[JOBS] = {0};
     di_request *requests[JOBS];
     di_job jobs[JOBS];
@@ -116,6 +116,7 @@ static void is_the_same_in_a_crowd(void **state) {
     }
     di_assert_idle(crowd);
     assert_true(di_engine_gauge(crowd, DI_GAUGE_GRAMMARS) <= 1);
+    assert_true(di_engine_counter(crowd, DI_COUNT_LATE_MASKS) > 0);
     di_close(crowd);
     di_close(alone);
 }
