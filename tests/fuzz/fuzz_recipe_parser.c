@@ -132,8 +132,9 @@ static void prepare(setting *s, di_arena *arena, uint8_t how) {
     const di_json *root;
     di_recipe_options options;
     di_text text = {0};
+    bool tools = how % 4 == 0 || how % 4 == 3;
     di_text_puts(&text, requests[how % 4]);
-    di_text_puts(&text, ends[how / 4 % 3]);
+    di_text_puts(&text, ends[how / 4 % (tools ? 3 : 2)]); /* a call cannot be forced without tools */
     di_recipe_options_default(&options);
     if (di_json_parse(arena, text.data, text.length, 0, &root, NULL) != DI_OK ||
         di_recipe_parse_request(arena, DI_FLAVOUR_CHAT, root, &s->conversation, &options, NULL) != DI_OK ||
