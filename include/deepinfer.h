@@ -220,6 +220,7 @@ typedef struct di_request_params {
     /* Stop strings are matched in text only while armed. With -1 they are armed from the start. */
     int32_t stop_arm_token_id;    /* -1 = none; for instance </think> */
     int32_t stop_disarm_token_id; /* -1 = none; for instance the DSML mark */
+    bool draft_records;           /* false; TOKEN events say what became of drafts */
     /* For readers of many requests: called from the engine's thread when there is something for di_request_next and
      * there was nothing before. It must only wake the reader, quickly, and call nothing of this library. Never called
      * after di_request_free. NULL = none. */
@@ -258,6 +259,17 @@ typedef struct di_timings {
     double queue_ms, prefill_ms, first_token_ms, total_ms;
 } di_timings;
 
+/* What became of the drafts of one step: the tokens at `position` and behind were guessed, and the first `accepted` of
+ * them were what the sampler chose. None of it changes a token; without drafts the tokens are the same. */
+typedef struct di_draft_record {
+    int64_t position;         /* of the first draft, absolute */
+    const int32_t *token_ids; /* [count] as drafted; NULL if count is 0 */
+    const float *confidence;  /* [count] chance of each to be right if those before it are, as the draft head sees it;
+                                 NULL when drafts come from prompt look-up */
+    size_t count;             /* drafts that went through the model; 0 = there were none */
+    size_t accepted;
+} di_draft_record;
+
 typedef struct di_event {
     di_event_kind kind;
     int32_t sample;   /* index of the sample, 0 .. n-1 */
@@ -273,11 +285,12 @@ typedef struct di_event {
     int32_t stop_token_id;   /* the id that ended the sample, -1 if none */
     const char *stop_string; /* the string that ended the sample, NULL if none */
     bool has_logits_hash;
-    uint64_t logits_hash; /* on FINISH */
-    uint64_t seed;        /* the seed that was used */
-    di_usage usage;       /* so far */
-    di_timings timings;   /* so far */
-    di_status status;     /* on DONE and on FINISH with DI_FINISH_ERROR */
+    uint64_t logits_hash;   /* on FINISH */
+    uint64_t seed;          /* the seed that was used */
+    di_draft_record drafts; /* on the first TOKEN of a step that had drafts, if draft_records was set */
+    di_usage usage;         /* so far */
+    di_timings timings;     /* so far */
+    di_status status;       /* on DONE and on FINISH with DI_FINISH_ERROR */
     di_error error;
 } di_event;
 

@@ -139,6 +139,7 @@ class RequestParams(Structure):
         ("deadline_ms", c_int64),
         ("stop_arm_token_id", c_int32),
         ("stop_disarm_token_id", c_int32),
+        ("draft_records", c_bool),
         ("on_ready", c_void_p),
         ("on_ready_arg", c_void_p),
     ]
@@ -162,6 +163,16 @@ class Timings(Structure):
     _fields_ = [("queue_ms", c_double), ("prefill_ms", c_double), ("first_token_ms", c_double), ("total_ms", c_double)]
 
 
+class DraftRecord(Structure):
+    _fields_ = [
+        ("position", c_int64),
+        ("token_ids", POINTER(c_int32)),
+        ("confidence", POINTER(c_float)),
+        ("count", c_size_t),
+        ("accepted", c_size_t),
+    ]
+
+
 class Event(Structure):
     _fields_ = [
         ("kind", c_int),
@@ -179,6 +190,7 @@ class Event(Structure):
         ("has_logits_hash", c_bool),
         ("logits_hash", c_uint64),
         ("seed", c_uint64),
+        ("drafts", DraftRecord),
         ("usage", Usage),
         ("timings", Timings),
         ("status", c_int),
@@ -203,6 +215,7 @@ STRUCTURES = {
     "di_logprob": Logprob,
     "di_usage": Usage,
     "di_timings": Timings,
+    "di_draft_record": DraftRecord,
     "di_event": Event,
 }
 

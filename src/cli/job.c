@@ -26,6 +26,7 @@ void di_job_free(di_job *job) {
         di_parser_free(job->choices[i].parser);
         di_answer_free(&job->choices[i].answer);
         di_text_free(&job->choices[i].logprobs);
+        di_text_free(&job->choices[i].drafts);
         di_ids_free(&job->choices[i].ids);
     }
     di_text_free(&job->prompt_logprobs);
@@ -158,6 +159,11 @@ static di_status read_priority(const di_job *job, di_request_params *params, di_
     return DI_OK;
 }
 
+/* Speculation was asked for, not only left to itself. */
+static bool wants_records(const di_cli *cli) {
+    return di_config_is_set(cli->config, DI_OPT_SPEC) && strcmp(di_config_text(cli->config, DI_OPT_SPEC), "off") != 0;
+}
+
 di_status di_job_submit(di_job *job, const di_cli *cli, di_engine *engine) {
     static const char *const names[] = {"id",
                                         "prompt",
@@ -188,6 +194,7 @@ di_status di_job_submit(di_job *job, const di_cli *cli, di_engine *engine) {
     if (status == DI_OK) status = read_prompt(job, cli, engine, &params, error);
     if (status == DI_OK) {
         params.sampling = job->sampling;
+        params.draft_records = job->records = wants_records(cli);
         params.id = job->id && job->id->type == DI_JSON_STRING ? job->id->text : NULL;
         status = di_submit(engine, &params, &job->request, error);
         if (job->bound && strncmp(error->param, "so_args", strlen("so_args")) == 0) /* the client calls it otherwise */
@@ -228,6 +235,27 @@ static void add_logprobs(di_text *list, const di_event *event) {
     di_json_object_end(&writer);
 }
 
+/* {"position", "drafted": [id, ...], "accepted", "confidence": [...]} */
+static void add_drafts(di_text *list, const di_draft_record *drafts) {
+    if (list->length) di_text_putc(list, ',');
+    di_json_writer writer;
+    di_json_begin(&writer, list);
+    di_json_object_begin(&writer);
+    di_json_key(&writer, "position");
+    di_json_integer(&writer, drafts->position);
+    di_json_key(&writer, "drafted");
+    di_json_array_begin(&writer);
+    for (size_t i = 0; i < drafts->count; i++) di_json_integer(&writer, drafts->token_ids[i]);
+    di_json_array_end(&writer);
+    di_json_key(&writer, "accepted");
+    di_json_unsigned(&writer, drafts->accepted);
+    di_json_key(&writer, "confidence");
+    di_json_array_begin(&writer);
+    for (size_t i = 0; drafts->confidence && i < drafts->count; i++) di_json_float(&writer, drafts->confidence[i]);
+    di_json_array_end(&writer);
+    di_json_object_end(&writer);
+}
+
 static void finish_chat(di_job *job, di_choice *choice, const di_event *event) {
     di_output_end how = di_output_end_of(event->finish_reason, event->stop_string);
     di_parser_push(choice->parser, -1, event->text, event->text_length);
@@ -251,6 +279,7 @@ void di_job_take(di_job *job, const di_event *event) {
         else
             di_text_append(&choice->text, event->text, event->text_length);
         if (job->sampling.logprobs >= 0) add_logprobs(&choice->logprobs, event);
+        if (event->drafts.count) add_drafts(&choice->drafts, &event->drafts);
         break;
     case DI_EVENT_FINISH:
         if (job->chat)
@@ -268,7 +297,7 @@ void di_job_take(di_job *job, const di_event *event) {
         break;
     }
     if (choice->ids.failed || choice->text.failed || choice->answer.failed || choice->logprobs.failed ||
-        job->prompt_logprobs.failed) {
+        choice->drafts.failed || job->prompt_logprobs.failed) {
         di_fail(&job->fault, DI_ERR_MEMORY, NULL, "out of memory for the result");
         job->done = true;
     }
@@ -338,6 +367,7 @@ static void write_choice(const di_job *job, di_json_writer *writer, int32_t inde
     if (choice->answer.call_count) write_calls(writer, &choice->answer);
     if (job->sampling.logprobs >= 0) write_list(writer, "logprobs", &choice->logprobs);
     if (job->sampling.prompt_logprobs >= 0) write_list(writer, "prompt_logprobs", &job->prompt_logprobs);
+    if (job->records) write_list(writer, "drafts", &choice->drafts);
     if (choice->has_hash) {
         char hash[20];
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)choice->hash);

@@ -8,7 +8,7 @@
 #include "cli/cli.h"
 
 typedef struct di_choice {
-    di_text text, logprobs; /* logprobs: elements of a JSON array */
+    di_text text, logprobs, drafts; /* logprobs, drafts: elements of a JSON array */
     di_ids ids;
     di_finish_reason finish;
     bool has_hash;
@@ -26,6 +26,7 @@ typedef struct di_job {
     di_sampling sampling;
     di_request *request;    /* NULL: it was never submitted */
     bool chat, bound, done; /* bound: response_format is enforced by a grammar */
+    bool records;           /* the result says what became of drafts */
     di_error fault;
     di_choice *choices; /* [sampling.n] */
     di_text prompt_logprobs;

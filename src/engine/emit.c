@@ -186,6 +186,7 @@ static bool deliver_one(di_engine *engine, const di_batch *batch, di_sequence *s
         event.text_length = engine->text.length;
     }
     add_logprobs(engine, &event, batch, item);
+    if (i == 0 && choice->drafted && request->draft_records) di_drafts_tell(sequence, &event.drafts);
     if (error.status == DI_OK && !di_events_push(&request->events, &event))
         di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request's events");
     if (error.status != DI_OK) {

@@ -92,6 +92,7 @@ typedef struct di_choice {
     di_finish_reason reason; /* of the last one */
     int64_t position;
     uint32_t item; /* of the first one, in the batch of that step */
+    bool drafted;  /* there were drafts: drafts.record */
 } di_choice;
 
 /* One sample of a request: its state, its choice of tokens, its text. Engine. */
@@ -147,6 +148,7 @@ struct di_request {
     di_stop_set stops;
     di_bound_grammar *grammar; /* NULL = none */
     int32_t stop_arm, stop_disarm;
+    bool draft_records;
     int32_t priority;
     uint64_t seed;
     uint64_t max_tokens;               /* after the cut to the context */

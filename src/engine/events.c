@@ -15,13 +15,15 @@ struct di_event_block {
     _Alignas(16) uint8_t data[];
 };
 
-/* A record: this, then `top`, then the text with a terminating zero, padded to 16 bytes. */
+/* A record: this, then `top`, ids and confidences of drafts, then the text with a terminating zero, padded to 16 bytes.
+ */
 typedef struct di_event_record {
     size_t bytes;
     di_event_kind kind;
     int32_t sample, token_id, stop_token_id;
     int64_t position;
     size_t text_length, top_count;
+    di_draft_record drafts; /* its pointers say only what is there */
     float logprob;
     di_finish_reason finish_reason;
     const char *stop_string;
@@ -113,9 +115,24 @@ static void tell_reader(di_event_queue *queue, bool was_readable) {
     if (!was_readable && queue->on_ready) queue->on_ready(queue->on_ready_arg);
 }
 
+static size_t ids_bytes(const di_draft_record *drafts) {
+    return drafts->count * sizeof *drafts->token_ids;
+}
+
+static size_t confidence_bytes(const di_draft_record *drafts) {
+    return drafts->confidence ? drafts->count * sizeof *drafts->confidence : 0;
+}
+
+/* Copies a list behind the record and goes on behind it. */
+static uint8_t *put(uint8_t *at, const void *list, size_t bytes) {
+    if (bytes) memcpy(at, list, bytes);
+    return at + bytes;
+}
+
 bool di_events_push(di_event_queue *queue, const di_event *event) {
     size_t top_bytes = event->top_count * sizeof(di_logprob);
-    size_t bytes = round_up(sizeof(di_event_record) + top_bytes + event->text_length + 1);
+    size_t lists = top_bytes + ids_bytes(&event->drafts) + confidence_bytes(&event->drafts);
+    size_t bytes = round_up(sizeof(di_event_record) + lists + event->text_length + 1);
     pthread_mutex_lock(&queue->mutex);
     bool was_readable = has_event(queue);
     di_event_block *block = block_for(queue, bytes);
@@ -130,6 +147,7 @@ bool di_events_push(di_event_queue *queue, const di_event *event) {
             .position = event->position,
             .text_length = event->text_length,
             .top_count = event->top_count,
+            .drafts = event->drafts,
             .logprob = event->logprob,
             .finish_reason = event->finish_reason,
             .stop_string = event->stop_string,
@@ -141,9 +159,10 @@ bool di_events_push(di_event_queue *queue, const di_event *event) {
             .status = event->status,
         };
         uint8_t *payload = (uint8_t *)(record + 1);
-        if (top_bytes) memcpy(payload, event->top, top_bytes);
-        if (event->text_length) memcpy(payload + top_bytes, event->text, event->text_length);
-        payload[top_bytes + event->text_length] = 0;
+        payload = put(payload, event->top, top_bytes);
+        payload = put(payload, event->drafts.token_ids, ids_bytes(&event->drafts));
+        payload = put(payload, event->drafts.confidence, confidence_bytes(&event->drafts));
+        *put(payload, event->text, event->text_length) = 0;
         block->used += bytes;
         queue->waiting += bytes;
     } else {
@@ -203,7 +222,12 @@ di_take di_events_take(di_event_queue *queue, int64_t timeout_ms, di_event *even
         event->token_id = record->token_id;
         event->top = record->top_count ? (const di_logprob *)(const void *)payload : NULL;
         event->top_count = record->top_count;
-        event->text = (const char *)payload + record->top_count * sizeof(di_logprob);
+        payload += record->top_count * sizeof(di_logprob);
+        event->drafts = record->drafts;
+        event->drafts.token_ids = record->drafts.count ? (const int32_t *)(const void *)payload : NULL;
+        payload += ids_bytes(&record->drafts);
+        event->drafts.confidence = confidence_bytes(&record->drafts) ? (const float *)(const void *)payload : NULL;
+        event->text = (const char *)payload + confidence_bytes(&record->drafts);
         event->text_length = record->text_length;
         event->logprob = record->logprob;
         event->finish_reason = record->finish_reason;

@@ -62,6 +62,7 @@ di_status di_check_parameters(const di_engine *engine, const di_request_params *
     request->tenant = di_namespace(params->tenant);
     request->stop_arm = params->stop_arm_token_id;
     request->stop_disarm = params->stop_disarm_token_id;
+    request->draft_records = params->draft_records;
     if (params->deadline_ms < 0)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "deadline_ms", "deadline_ms is %lld; it must not be negative",
                        (long long)params->deadline_ms);

@@ -176,12 +176,8 @@ static void draft_by_head(di_engine *engine, uint32_t wanting) {
         di_log_write(engine->log, DI_LOG_WARN, "spec", "a draft failed: %s", error.message);
         for (size_t i = 0; i < (size_t)wanting * p->length; i++) p->tokens[i] = -1;
     }
-    for (uint32_t i = 0; i < wanting; i++) {
-        di_drafts *drafts = &p->sequences[i]->drafts;
-        drafts->judged = true;
-        memcpy(drafts->confidences, p->confidences + (size_t)i * p->length, p->length * sizeof *drafts->confidences);
-        di_survivals(drafts->confidences, NULL, p->length, p->survivals + (size_t)i * p->length);
-    }
+    for (size_t i = 0; i < wanting; i++)
+        di_survivals(p->confidences + i * p->length, NULL, p->length, p->survivals + i * p->length);
 }
 
 static void draft_by_lookup(di_speculation *p, uint32_t wanting) {
@@ -191,7 +187,6 @@ static void draft_by_lookup(di_speculation *p, uint32_t wanting) {
         di_lookup_add(s->drafts.lookup, s->ids, s->ids_count);
         uint32_t found = di_lookup_draft(s->drafts.lookup, s->ids, s->ids_count, p->length, tokens, NULL);
         for (uint32_t j = found; j < p->length; j++) tokens[j] = -1;
-        s->drafts.judged = false;
         di_history_survivals(&s->drafts.history, p->length, p->survivals + (size_t)i * p->length);
     }
 }
@@ -255,6 +250,7 @@ void di_speculate(di_engine *engine, uint32_t most_rows) {
     for (uint32_t i = 0; i < wanting; i++) {
         di_sequence *s = p->sequences[i];
         s->drafts.length = p->offers[i].length;
+        s->drafts.place = i;
         memcpy(s->ids + s->ids_count, p->tokens + (size_t)i * p->length, s->drafts.length * sizeof *s->ids);
     }
 }
@@ -327,6 +323,25 @@ static di_status fault_of(const di_engine *engine, const di_sequence *s, const d
     return error->status;
 }
 
+/* The drafts are still in the block; those that the sampler did not choose are no more in the sequence's ids. */
+static void keep_record(const di_speculation *p, di_sequence *s, const di_verify_sequence *v) {
+    size_t at = (size_t)s->drafts.place * p->length;
+    s->drafts.record.count = v->length;
+    s->drafts.record.accepted = v->accepted;
+    s->drafts.record.judged = p->head != NULL;
+    memcpy(s->drafts.record.token_ids, p->tokens + at, v->length * sizeof *p->tokens);
+    for (uint32_t j = 0; p->head && j < v->length; j++)
+        s->drafts.record.confidence[j] = (float)di_chance(p->confidences[at + j], 1);
+}
+
+void di_drafts_tell(const di_sequence *s, di_draft_record *record) {
+    *record = (di_draft_record){.position = s->choice.position,
+                                .token_ids = s->drafts.record.token_ids,
+                                .confidence = s->drafts.record.judged ? s->drafts.record.confidence : NULL,
+                                .count = s->drafts.record.count,
+                                .accepted = s->drafts.record.accepted};
+}
+
 di_status di_speculation_commit(di_engine *engine, di_sequence *s, di_error *error) {
     di_speculation *p = engine->speculation;
     const di_verify_sequence *v = &p->verify[s->drafts.verify];
@@ -346,8 +361,10 @@ di_status di_speculation_commit(di_engine *engine, di_sequence *s, di_error *err
                                 .item = s->drafts.slot,
                                 .count = v->chosen,
                                 .position = s->ids_count,
+                                .drafted = true,
                                 .reason = v->reason,
                                 .stop_token = v->stop_token};
+        if (request->draft_records) keep_record(p, s, v);
         s->done = v->reason != DI_FINISH_NONE;
         s->ids_count += v->chosen;
         s->goal = s->ids_count;

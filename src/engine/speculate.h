@@ -24,8 +24,13 @@ typedef struct di_drafts {
     uint32_t length;   /* drafts in the step that is planned or runs; they stand behind the known ids */
     uint32_t verify;   /* index among the sequences that verify */
     uint32_t slot;     /* of the batch: results of its tokens */
-    float confidences[DI_SPEC_MOST];
-    bool judged; /* confidences are there */
+    uint32_t place;    /* of its drafts in the engine's block, for the step that is planned or runs */
+    struct {           /* of the last step, until its tokens are delivered */
+        int32_t token_ids[DI_SPEC_MOST];
+        float confidence[DI_SPEC_MOST];
+        uint32_t count, accepted;
+        bool judged; /* confidence is there */
+    } record;
 } di_drafts;
 
 typedef enum di_speculation_mode { DI_SPEC_OFF, DI_SPEC_AUTO, DI_SPEC_FIXED } di_speculation_mode;
@@ -50,6 +55,8 @@ void di_speculation_add(struct di_engine *engine, struct di_sequence *sequence);
 void di_speculation_prepare(struct di_engine *engine);
 /* After the step: commits what was chosen; chosen tokens stand in the sequence's ids. */
 di_status di_speculation_commit(struct di_engine *engine, struct di_sequence *sequence, di_error *error);
+/* What became of the drafts of the choice that is delivered, for its first event; lists are the sequence's. */
+void di_drafts_tell(const struct di_sequence *sequence, di_draft_record *record);
 /* After a step, before its sequences: what it took, to be learned from. */
 void di_speculation_learn(struct di_engine *engine);
 /* Room for the best ids of a choice. False when memory ran out. */

@@ -366,6 +366,7 @@ static bool take_choice(di_engine *engine, di_sequence *s, di_error *error) {
     }
     s->choice.waiting = true;
     s->choice.item = s->choice_item;
+    s->choice.drafted = false;
     s->choice.count = 1;
     s->choice.position = s->ids_count;
     s->choice.reason = di_sampler_commit(s->sampler, result, &s->choice.stop_token);

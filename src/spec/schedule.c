@@ -5,11 +5,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+double di_chance(float confidence, float temperature) {
+    double z = (double)confidence / (double)temperature;
+    return z == z ? 1 / (1 + exp(-z)) : 0;
+}
+
 void di_survivals(const float *confidences, const float *temperatures, uint32_t count, float *survivals) {
     double survival = 1;
     for (uint32_t i = 0; i < count; i++) {
-        double z = (double)confidences[i] / (temperatures ? (double)temperatures[i] : 1);
-        survival *= z == z ? 1 / (1 + exp(-z)) : 0;
+        survival *= di_chance(confidences[i], temperatures ? temperatures[i] : 1);
         survivals[i] = (float)survival;
     }
 }

@@ -11,9 +11,12 @@
 
 #include "spec/costs.h"
 
-/* Survivals from the head's confidences: products of sigmoid(confidence / temperature). temperatures [count], NULL =
- * all
- * 1. Values that are no numbers count as 0. survivals [count] may not be confidences. */
+/* Chance of a draft to be right when those before it are, as the head sees it: sigmoid(confidence / temperature); 0 for
+ * what is no number. */
+double di_chance(float confidence, float temperature);
+
+/* Survivals from the head's confidences: products of the chances. temperatures [count], NULL = all 1. survivals
+ * [count] may not be confidences. */
 void di_survivals(const float *confidences, const float *temperatures, uint32_t count, float *survivals);
 
 typedef struct di_offer {   /* the drafts of one request */

@@ -209,6 +209,24 @@ class Lines(Case):
             result = self.ok("generate", NANO, "--prompt", "a", "--max-tokens", "1", "--log-level", "info", *options)
             self.assertEqual(result.err.count("drafts come from prompt look-up alone: the draft head does not go with --prefill compact"), lines, options)
 
+    def test_records_of_drafts(self):
+        line = {"prompt": "I would like to book a table", "sampling_params": {"temperature": 0, "max_tokens": 40, "n": 2, "seed": 1}}
+        plain = self.ok("generate", "--json", stdin=jsonl(line)).lines()[0]
+        drafted = self.ok("generate", "--json", "--spec", "5", stdin=jsonl(line)).lines()[0]
+        self.assertEqual([c["token_ids"] for c in plain["choices"]], [c["token_ids"] for c in drafted["choices"]])
+        self.assertNotIn("drafts", plain["choices"][0])
+        prompt, records = plain["usage"]["prompt_tokens"], []
+        for choice in drafted["choices"]:
+            self.assertGreater(len(choice["drafts"]), 0)
+            for record in choice["drafts"]:
+                self.assertEqual(set(record), {"position", "drafted", "accepted", "confidence"})
+                self.assertEqual(len(record["drafted"]), len(record["confidence"]))
+                at, right = record["position"] - prompt, record["accepted"]
+                self.assertEqual(record["drafted"][:right], choice["token_ids"][at:at + right])
+            records += choice["drafts"]
+        self.assertEqual(sum(len(r["drafted"]) for r in records), drafted["usage"]["draft_tokens"])
+        self.assertEqual(sum(r["accepted"] for r in records), drafted["usage"]["accepted_draft_tokens"])
+
 
 class Chat(Case):
     ASK = [{"role": "user", "content": "I would like to book a table for two people in San Jose."}]

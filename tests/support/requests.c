@@ -87,6 +87,7 @@ di_request *di_submit_job(di_engine *engine, const di_job *job, di_status *statu
     params.priority = job->priority;
     params.tenant = job->tenant;
     params.deadline_ms = job->deadline_ms;
+    params.draft_records = true; /* they change nothing else */
     di_request *request = NULL;
     di_error unused;
     if (!error) error = &unused;

@@ -16,6 +16,8 @@ static void push_numbered(di_event_queue *queue, int n) {
     char text[64];
     di_logprob top[3] = {{n, -1.5f}, {n + 1, -2.5f}, {n + 2, -3.5f}};
     snprintf(text, sizeof text, "text %d", n);
+    int32_t drafted[5] = {n, n - 1, n - 2, n - 3, n - 4};
+    float confidence[5] = {1, 0.5f, 0.25f, 0.125f, 0};
     di_event event = {.kind = DI_EVENT_TOKEN,
                       .token_id = n,
                       .position = (int64_t)n << 33,
@@ -23,6 +25,11 @@ static void push_numbered(di_event_queue *queue, int n) {
                       .text_length = strlen(text),
                       .top = top,
                       .top_count = (size_t)n % 4,
+                      .drafts = {.position = n,
+                                 .token_ids = n % 6 ? drafted : NULL,
+                                 .confidence = n % 6 && n % 5 ? confidence : NULL,
+                                 .count = (size_t)n % 6,
+                                 .accepted = (size_t)n % 6 / 2},
                       .logits_hash = UINT64_MAX - (uint64_t)n};
     assert_true(di_events_push(queue, &event));
 }
@@ -38,6 +45,16 @@ static void check_numbered(const di_event *event, int n) {
     assert_int_equal(event->top_count, n % 4);
     for (size_t i = 0; i < event->top_count; i++) assert_int_equal(event->top[i].token_id, n + (int)i);
     assert_true(event->logits_hash == UINT64_MAX - (uint64_t)n);
+    const di_draft_record *drafts = &event->drafts;
+    assert_int_equal(drafts->count, n % 6);
+    assert_int_equal(drafts->accepted, n % 6 / 2);
+    assert_true(drafts->position == n);
+    assert_int_equal(drafts->token_ids != NULL, n % 6 > 0);
+    assert_int_equal(drafts->confidence != NULL, n % 6 && n % 5);
+    for (size_t i = 0; i < drafts->count; i++) {
+        assert_int_equal(drafts->token_ids[i], n - (int)i);
+        if (drafts->confidence) assert_true(drafts->confidence[i] == (i < 4 ? 1.0f / (float)(1 << i) : 0));
+    }
 }
 
 static void keeps_order_and_content_over_blocks(void **state) {

@@ -156,12 +156,80 @@ static void prompt_look_up(void **state) {
     di_close(expected_by);
 }
 
+/* Tokens of one request, and what its records said of them. */
+typedef struct told {
+    int32_t ids[256];
+    uint32_t count;
+    uint64_t records, drafted, accepted, judged;
+} told;
+
+static void check_record(const di_draft_record *r, const int32_t *ids, uint32_t count, uint32_t prompt) {
+    assert_true(r->accepted <= r->count && r->position >= prompt);
+    for (size_t j = 0; j < r->count; j++) {
+        uint32_t at = (uint32_t)r->position - prompt + (uint32_t)j;
+        if (j < r->accepted) assert_int_equal(r->token_ids[j], ids[at]);
+        if (j == r->accepted && at < count) assert_int_not_equal(r->token_ids[j], ids[at]);
+        if (r->confidence) assert_true(r->confidence[j] >= 0 && r->confidence[j] <= 1);
+    }
+}
+
+/* The tokens are known from a run before, so that a record can be checked as it comes. */
+static void ask_for_records(di_engine *engine, const di_job *job, const told *known, bool records, told *got) {
+    di_segment segment = {.token_ids = job->ids, .token_count = job->count};
+    di_request_params params;
+    di_request_params_default(&params);
+    assert_false(params.draft_records);
+    params.segments = &segment;
+    params.segment_count = 1;
+    params.sampling = job->sampling;
+    params.draft_records = records;
+    di_request *request = NULL;
+    di_event event;
+    memset(got, 0, sizeof *got);
+    assert_int_equal(di_submit(engine, &params, &request, NULL), DI_OK);
+    while (di_request_next(request, -1, &event)) {
+        if (event.kind == DI_EVENT_TOKEN) got->ids[got->count++] = event.token_id;
+        if (event.drafts.count) {
+            assert_int_equal(event.kind, DI_EVENT_TOKEN);
+            assert_true(event.drafts.position == event.position);
+            check_record(&event.drafts, known->ids, known->count, job->count);
+            got->records++;
+            got->drafted += event.drafts.count;
+            got->accepted += event.drafts.accepted;
+            got->judged += event.drafts.confidence != NULL;
+        }
+        if (event.kind == DI_EVENT_DONE && records) {
+            assert_int_equal(got->drafted, event.usage.draft_tokens);
+            assert_int_equal(got->accepted, event.usage.accepted_draft_tokens);
+        }
+    }
+    di_request_free(request);
+}
+
+static void records_tell_what_became_of_drafts(void **state) {
+    (void)state;
+    static told known, got;
+    for (int32_t head = 0; head < 2; head++) {
+        di_option options[] = {{"spec", "4"}, {"prefill", head ? "off" : "compact"}};
+        di_engine *engine = di_open_with(TINY, options, 2);
+        di_job job = di_greedy_job(di_walk(3, 40), 40, 120);
+        ask_for_records(engine, &job, &known, false, &known);
+        assert_int_equal(known.records, 0);
+        ask_for_records(engine, &job, &known, true, &got);
+        assert_memory_equal(known.ids, got.ids, sizeof got.ids);
+        assert_true(got.records > 0 && got.accepted > 0 && got.drafted > got.accepted);
+        assert_int_equal(got.judged, head ? got.records : 0);
+        di_close(engine);
+    }
+}
+
 int main(int argc, char **argv) {
     di_test_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nano_with_its_random_head),
         cmocka_unit_test(tiny_with_its_trained_head),
         cmocka_unit_test(prompt_look_up),
+        cmocka_unit_test(records_tell_what_became_of_drafts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
