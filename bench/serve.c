@@ -629,12 +629,13 @@ static bool find_model(load *l, pid_t server) {
     bool good = c && arena;
     if (c) c->fd = -1;
     for (int tries = 0; good; tries++) {
-        if (http_request(c, l->target, "/v1/models", NULL, 0, TIMEOUT_S)) break;
+        di_text_clear(&body);
+        bool answered = http_request(c, l->target, "/v1/models", NULL, 0, TIMEOUT_S) && http_read_all(c, &body);
+        if (answered && (c->status != 503 || server <= 0)) break; /* 503: the model is being loaded */
         good = server > 0 && tries < 600 && waitpid(server, NULL, WNOHANG) == 0;
         if (!good) fprintf(stderr, "bench_serve: %s: %s\n", l->target->authority, c->error);
         sleep_us(100000);
     }
-    good = good && http_read_all(c, &body);
     if (good && c->status != 200) {
         fprintf(stderr, "bench_serve: /v1/models: HTTP %d %.200s\n", c->status, body.length ? body.data : "");
         good = false;

@@ -23,7 +23,8 @@ typedef struct di_cli {
     const char *model; /* positional MODEL, or DIR of `cache`; NULL = not given */
     di_log *log;
     bool quiet;
-    int interrupt; /* descriptor that becomes readable on SIGINT, -1 until di_cli_catch_interrupts */
+    int interrupt;  /* descriptor that becomes readable on SIGINT, -1 until di_cli_catch_interrupts */
+    bool abandoned; /* a thread that cannot be stopped still works with all this: nothing is freed any more */
 } di_cli;
 
 typedef struct di_command {

@@ -70,7 +70,7 @@ static int run(di_cli *cli, int count, char **arguments) {
     if (parsed.version) return inform(cli, &parsed);
     cli->log = di_log_new(di_cli_log_level(cli->config), NULL, NULL);
     int code = parsed.command->run(cli);
-    di_log_free(cli->log);
+    if (!cli->abandoned) di_log_free(cli->log);
     return code;
 }
 
@@ -92,6 +92,7 @@ int main(int argc, char **argv) {
         return DI_EXIT_FAILED;
     }
     int code = run(&cli, argc - 1, argv + 1);
+    if (cli.abandoned) _exit(code);
     if (cli.interrupt >= 0) close(cli.interrupt);
     di_config_free(cli.config);
     return code;

@@ -1,5 +1,9 @@
-/* serve.c - the HTTP server: opens everything in order, says where it listens, closes everything in reverse. */
+/* serve.c - the HTTP server: opens the address, loads the model beside it, says where it listens, closes everything in
+ * reverse. */
+#include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include "cli/cli.h"
@@ -44,6 +48,22 @@ static void reload(void *arg) {
     if (fresh) di_config_free(fresh);
 }
 
+/* ---------------------------------------------------------------- the model comes while the server answers already */
+
+/* Where the model is on its way from the thread that loads it to the I/O thread. */
+typedef struct loading {
+    di_cli *cli;
+    di_server *server;
+    di_operations *operations;
+    di_api *api;
+    pthread_t thread;
+    bool begun, ended; /* ended: the thread has nothing more to do */
+    di_engine *engine; /* NULL: not yet, or failed */
+    di_status status;
+    di_error error;
+    di_server_task ready; /* for the I/O thread */
+} loading;
+
 /* With --port 0 nobody could know the port otherwise. */
 static void say_where(const di_cli *cli, const di_server *server, const di_engine *engine) {
     const di_model_info *info = di_engine_info(engine);
@@ -52,34 +72,81 @@ static void say_where(const di_cli *cli, const di_server *server, const di_engin
     di_cli_note(&here, "serving %s at %s", info->path, di_server_url(server));
 }
 
+static void *load(void *arg) {
+    loading *l = arg;
+    l->status = di_cli_open_engine(l->cli, &l->engine, &l->error);
+    di_server_post(l->server, &l->ready);
+    return NULL;
+}
+
+/* I/O thread: the model is there, or will not come. */
+static void loaded(void *arg) {
+    loading *l = arg;
+    l->ended = true;
+    if (l->status == DI_OK) l->status = di_operations_start(l->operations, l->engine, l->cli->config, &l->error);
+    if (l->status == DI_OK) l->status = di_api_start(l->api, l->engine, &l->error);
+    if (l->status != DI_OK) {
+        di_server_stop(l->server);
+        return;
+    }
+    di_server_set_loading(l->server, false);
+    say_where(l->cli, l->server, l->engine);
+}
+
+static di_status begin_loading(loading *l, di_error *error) {
+    l->ready = (di_server_task){.run = loaded, .arg = l};
+    di_server_set_loading(l->server, true);
+    int failed = pthread_create(&l->thread, NULL, load, l);
+    if (failed) return di_fail_errno(error, DI_ERR_INTERNAL, NULL, failed, "cannot start a thread to load the model");
+    l->begun = true;
+    return DI_OK;
+}
+
+static di_status serve(loading *l, di_error *error) {
+    di_cli *cli = l->cli;
+    di_status status = di_server_open(cli->config, cli->log, &l->server, error);
+    if (status == DI_OK) status = di_operations_open(l->server, cli->config, &l->operations, error);
+    if (status == DI_OK) status = di_api_open(l->server, cli->config, cli->log, &l->api, error);
+    if (status == DI_OK) status = di_page_add_routes(l->server, error);
+    if (status == DI_OK) status = di_server_listen(l->server, error);
+    if (status == DI_OK) status = begin_loading(l, error);
+    if (status != DI_OK) return status;
+    /* Not as a URL: whoever waits for one waits for the model. */
+    di_cli_note(cli, "loading the model; %s answers /health", strstr(di_server_url(l->server), "://") + 3);
+    di_server_on_reload(l->server, reload, cli);
+    return di_server_run(l->server, error);
+}
+
 static int run(di_cli *cli) {
     di_error error = {0};
-    di_server *server = NULL;
-    di_engine *engine = NULL;
-    di_operations *operations = NULL;
-    di_api *api = NULL;
+    loading *l = calloc(1, sizeof *l);
+    if (!l) {
+        di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the server");
+        return di_cli_report(&error);
+    }
+    l->cli = cli;
     allow_files(cli);
-    signal(SIGHUP, SIG_IGN); /* a reload asked for while the model is loaded must not end the program */
-    di_status status = di_server_open(cli->config, cli->log, &server, &error);
-    if (status == DI_OK) status = di_cli_open_engine(cli, &engine, &error);
-    if (status == DI_OK) status = di_operations_open(server, engine, cli->config, &operations, &error);
-    if (status == DI_OK) status = di_api_open(server, engine, cli->config, cli->log, &api, &error);
-    if (status == DI_OK) status = di_page_add_routes(server, &error);
-    if (status == DI_OK) status = di_server_listen(server, &error);
-    if (status == DI_OK) {
-        di_server_on_reload(server, reload, cli);
-        say_where(cli, server, engine);
-        status = di_server_run(server, &error);
+    signal(SIGHUP, SIG_IGN); /* until the server takes it */
+    di_status status = serve(l, &error);
+    if (status == DI_OK && l->status != DI_OK) {
+        status = l->status;
+        error = l->error;
     }
     int code = DI_EXIT_OK;
     if (status == DI_ERR_CANCELLED)
         code = DI_EXIT_INTERRUPTED;
     else if (status != DI_OK)
         code = di_cli_report(&error);
-    di_server_close(server);
-    di_api_close(api);
-    di_operations_close(operations);
-    di_close(engine);
+    if (l->begun && !l->ended) { /* told to stop while the model was being loaded */
+        cli->abandoned = true;
+        return code;
+    }
+    if (l->begun) pthread_join(l->thread, NULL);
+    di_server_close(l->server);
+    di_api_close(l->api);
+    di_operations_close(l->operations);
+    di_close(l->engine);
+    free(l);
     return code;
 }
 

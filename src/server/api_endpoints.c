@@ -291,8 +291,9 @@ static di_status read_defaults(di_api *api, di_error *error) {
     return status;
 }
 
-static di_status build(di_api *api, di_error *error) {
-    api->tokenizer = di_engine_tokenizer(api->engine);
+di_status di_api_start(di_api *api, di_engine *engine, di_error *error) {
+    api->engine = engine;
+    api->tokenizer = di_engine_tokenizer(engine);
     di_status status = read_names(api, error);
     if (status == DI_OK) status = read_defaults(api, error);
     if (status != DI_OK) return status;
@@ -302,16 +303,15 @@ static di_status build(di_api *api, di_error *error) {
     else
         di_fail(&api->no_recipe, DI_ERR_UNSUPPORTED, "messages",
                 "the model has no tokenizer; only /v1/completions with token ids is available");
-    return di_server_add_routes(api->server, routes, sizeof routes / sizeof *routes, api, error);
+    return DI_OK;
 }
 
-di_status di_api_open(di_server *server, di_engine *engine, const di_config *config, di_log *log, di_api **out,
-                      di_error *error) {
+di_status di_api_open(di_server *server, const di_config *config, di_log *log, di_api **out, di_error *error) {
     *out = NULL;
     di_api *api = calloc(1, sizeof *api);
     if (!api) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the api");
-    *api = (di_api){.server = server, .engine = engine, .config = config, .log = log, .started = (int64_t)time(NULL)};
-    di_status status = build(api, error);
+    *api = (di_api){.server = server, .config = config, .log = log, .started = (int64_t)time(NULL)};
+    di_status status = di_server_add_routes(server, routes, sizeof routes / sizeof *routes, api, error);
     if (status != DI_OK) {
         di_api_close(api);
         return status;

@@ -239,6 +239,8 @@ static bool refuse_by_state(di_connection *connection, const di_route *route) {
                "this server does not go by that name; --allowed-hosts can say that it does, or set a key");
     } else if (server->draining && !probe) {
         refuse(connection, 503, "shutting_down", "the server is shutting down");
+    } else if (server->loading && !probe) {
+        refuse(connection, 503, "loading", "the model is being loaded; /health/ready says when that is done");
     } else if (connection->over_limit && !probe) {
         count_limit(connection, DI_HTTP_LIMIT_CONNECTIONS);
         refuse(connection, 503, "too_many_connections", "too many connections are open (--max-connections)");

@@ -12,8 +12,8 @@ enum { LEAST_STALL_MS = 2000 };
 
 struct di_operations {
     di_server *server;
-    const di_engine *engine;
-    int64_t stall_ms;
+    const di_engine *engine; /* NULL while the model is being loaded */
+    int64_t stall_ms, opened_ns;
     char *model; /* name for the label model_name */
 };
 
@@ -69,8 +69,20 @@ static void answer_live(void *app, di_exchange *exchange) {
     di_exchange_reply(exchange, 200, "application/json", NULL, 0, body, sizeof body - 1);
 }
 
+static void answer_loading(const di_operations *operations, di_exchange *exchange) {
+    di_text body = {0};
+    di_text_printf(&body, "{\"status\":\"not_ready\",\"reason\":\"%s\",\"loading_ms\":%lld}",
+                   di_server_draining(operations->server) ? "the server is shutting down" : "loading",
+                   (long long)((di_now_ns() - operations->opened_ns) / 1000000));
+    reply_json(exchange, 503, &body);
+}
+
 static void answer_ready(void *app, di_exchange *exchange) {
     const di_operations *operations = app;
+    if (!operations->engine) {
+        answer_loading(operations, exchange);
+        return;
+    }
     di_engine_progress progress = di_engine_get_progress(operations->engine);
     di_text reason = {0}, body = {0};
     bool ready = di_operations_ready(&progress, di_server_draining(operations->server), operations->stall_ms, &reason);
@@ -91,10 +103,13 @@ static void answer_ready(void *app, di_exchange *exchange) {
 
 static void answer_health(void *app, di_exchange *exchange) {
     const di_operations *operations = app;
-    di_engine_progress progress = di_engine_get_progress(operations->engine);
-    di_text reason = {0};
-    bool ready = di_operations_ready(&progress, di_server_draining(operations->server), operations->stall_ms, &reason);
-    di_text_free(&reason);
+    bool ready = false;
+    if (operations->engine) {
+        di_engine_progress progress = di_engine_get_progress(operations->engine);
+        di_text reason = {0};
+        ready = di_operations_ready(&progress, di_server_draining(operations->server), operations->stall_ms, &reason);
+        di_text_free(&reason);
+    }
     di_exchange_reply(exchange, ready ? 200 : 503, NULL, NULL, 0, NULL, 0);
 }
 
@@ -211,18 +226,20 @@ static char *model_name(const di_engine *engine, const di_config *config) {
     return strndup(path + start, length - start);
 }
 
-di_status di_operations_open(di_server *server, const di_engine *engine, const di_config *config,
-                             di_operations **operations, di_error *error) {
+di_status di_operations_open(di_server *server, const di_config *config, di_operations **operations, di_error *error) {
     *operations = calloc(1, sizeof **operations);
-    char *model = *operations ? model_name(engine, config) : NULL;
-    if (!model) {
-        free(*operations);
-        *operations = NULL;
-        return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the server");
-    }
+    if (!*operations) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the server");
     **operations = (di_operations){
-        .server = server, .engine = engine, .stall_ms = di_config_int(config, DI_OPT_READY_STALL_MS), .model = model};
+        .server = server, .stall_ms = di_config_int(config, DI_OPT_READY_STALL_MS), .opened_ns = di_now_ns()};
     return di_server_add_routes(server, routes, sizeof routes / sizeof *routes, *operations, error);
+}
+
+di_status di_operations_start(di_operations *operations, const di_engine *engine, const di_config *config,
+                              di_error *error) {
+    operations->model = model_name(engine, config);
+    if (!operations->model) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the server");
+    operations->engine = engine;
+    return DI_OK;
 }
 
 void di_operations_close(di_operations *operations) {

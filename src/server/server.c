@@ -213,9 +213,13 @@ void di_server_make_id(di_server *server, const di_http_message *message, char i
 
 /* ---------------------------------------------------------------- end */
 
-static void stop(di_server *server) {
+void di_server_stop(di_server *server) {
     server->stopped = true;
     event_base_loopbreak(server->base);
+}
+
+void di_server_set_loading(di_server *server, bool loading) {
+    server->loading = loading;
 }
 
 /* Whether somebody still waits for bytes of an answer. */
@@ -230,11 +234,11 @@ static void check_drain(evutil_socket_t socket, short what, void *arg) {
     (void)socket, (void)what;
     di_server *server = arg;
     if (!answers_left(server)) {
-        stop(server);
+        di_server_stop(server);
     } else if (di_now_ns() >= server->drain_until_ns) {
         di_log_write(server->log, DI_LOG_WARN, "server", "%zu answers are cut off: --drain-ms is over",
                      server->exchanges);
-        stop(server);
+        di_server_stop(server);
     } else {
         evtimer_add(server->drain_check, (&(struct timeval){.tv_usec = DRAIN_CHECK_MS * 1000}));
     }
@@ -262,7 +266,7 @@ static void on_stop_signal(evutil_socket_t number, short what, void *arg) {
     di_server *server = arg;
     if (server->draining) {
         server->cut = true;
-        stop(server);
+        di_server_stop(server);
         return;
     }
     di_log_write(server->log, DI_LOG_INFO, "server", "draining: %zu answers in progress", server->exchanges);

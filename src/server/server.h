@@ -2,6 +2,7 @@
  *
  *   open   reads keys and certificate, binds the address (a taken port is found before a model is loaded)
  *   listen takes connections from here on
+ *   loading while set, only probes are answered; all else gets 503
  *   run    the event loop, in the calling thread, which becomes the I/O thread; returns when the server has drained
  *          (SIGTERM, SIGINT) or was told to stop at once (the second signal)
  *
@@ -26,5 +27,9 @@ void di_server_on_reload(di_server *server, void (*on_reload)(void *arg), void *
 di_status di_server_run(di_server *server, di_error *error);
 /* What SIGTERM does; I/O thread. Calling it again does not hasten anything. */
 void di_server_drain(di_server *server);
+/* Ends di_server_run now, whatever is in progress; I/O thread. */
+void di_server_stop(di_server *server);
+/* What requests are for is not there yet; I/O thread, or before di_server_run. */
+void di_server_set_loading(di_server *server, bool loading);
 
 #endif

@@ -63,7 +63,7 @@ struct di_server {
     struct event *signals[3], *drain_check;
     void (*on_reload)(void *arg);
     void *on_reload_arg;
-    bool draining, stopped, cut; /* cut: by a second signal */
+    bool loading, draining, stopped, cut; /* cut: by a second signal */
     int64_t drain_until_ns;
     uint64_t id_prefix, id_count;
     time_t date_second;

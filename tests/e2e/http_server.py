@@ -18,7 +18,8 @@ from common import NANO, environment
 class Server:
     """`deepinfer serve` on a free port; what it says on stderr is kept in a file."""
 
-    def __init__(self, *options, model=NANO, env=None, threads=1):
+    def __init__(self, *options, model=NANO, env=None, threads=1, ready=True):
+        """ready: wait until the model is loaded, else only until the address is bound."""
         self.errors = tempfile.NamedTemporaryFile("w+", suffix=".log")
         command = [common.BINARY, "serve", model, "--port", "0", "--threads", str(threads), *map(str, options)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors,
@@ -26,7 +27,7 @@ class Server:
         end = time.monotonic() + 120
         found = None
         while not found:
-            found = re.search(r"serving .* at (https?)://(\S+):(\d+)", self.log())
+            found = re.search(r"serving .* at (https?)://(\S+):(\d+)" if ready else r"loading the model; ()(\S+):(\d+) answers", self.log())
             if not found and (self.process.poll() is not None or time.monotonic() > end):
                 raise AssertionError(f"the server did not start: {self.log()}")
             if not found:

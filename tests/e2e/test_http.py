@@ -61,6 +61,76 @@ class Start(Case):
                 self.assertNotIn(KEY, result.err)
 
 
+class Loading(Case):
+    """The model's tokenizer is a pipe: loading takes until the test has written it."""
+
+    def slow_model(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for name in os.listdir(NANO):
+            if name != "tokenizer.json":
+                os.symlink(f"{NANO}/{name}", f"{folder.name}/{name}")
+        os.mkfifo(f"{folder.name}/tokenizer.json")
+        return folder.name
+
+    def write_tokenizer(self, folder, data):
+        with open(f"{folder}/tokenizer.json", "wb") as pipe:
+            pipe.write(data)
+
+    def tokenizer(self):
+        with open(f"{NANO}/tokenizer.json", "rb") as file:
+            return file.read()
+
+    def test_health_answers_while_the_model_is_loaded(self):
+        folder = self.slow_model()
+        with Server(model=folder, env=environment(DEEPINFER_API_KEY=KEY), ready=False) as server:
+            self.assertEqual(server.json("GET", "/health/live", headers=bearer(KEY)), (200, {"status": "live"}))
+            status, ready = server.json("GET", "/health/ready", headers=bearer(KEY))
+            self.assertEqual((status, ready["status"], ready["reason"]), (503, "not_ready", "loading"))
+            self.assertGreaterEqual(ready["loading_ms"], 0)
+            for method, path in (("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")):
+                status, headers, body = server.ask(method, path, headers=bearer(KEY))
+                self.assertEqual((status, body), (503, b""))
+                self.assertIsNotNone(headers["Retry-After"])
+            for method, path, code in (("POST", "/v1/chat/completions", ("error", "code")), ("POST", "/v1/messages", ("error", "type")),
+                                       ("GET", "/v1/models", ("error", "code")), ("GET", "/metrics", ("error", "code")),
+                                       ("GET", "/v1/requests", ("error", "code")), ("GET", "/", ("error", "code")), ("GET", "/nothing", ("error", "code"))):
+                status, headers, body = server.ask(method, path, {} if method == "POST" else None, bearer(KEY))
+                self.assertEqual(status, 503, path)
+                self.assertIsNotNone(headers["Retry-After"])
+                error = json.loads(body)["error"]
+                self.assertIn("being loaded", error["message"])
+                self.assertEqual(error[code[1]], "overloaded_error" if path == "/v1/messages" else "loading")
+                if path != "/":
+                    self.assertEqual(server.ask(method, path)[0], 401)
+            server.signal(signal.SIGHUP)  # keys are read again, also now
+            self.assertEqual(server.ask("GET", "/health/live", headers=bearer(KEY))[0], 200)
+            self.assertNotIn("serving", server.log())
+            self.write_tokenizer(folder, self.tokenizer())
+            server.wait_for_log("serving")
+            self.assertEqual(server.ask("GET", "/health/ready", headers=bearer(KEY))[0], 200)
+            self.assertEqual(server.ask("GET", "/v1/models", headers=bearer(KEY))[0], 200)
+            self.assertEqual(server.ask("GET", "/nothing", headers=bearer(KEY))[0], 404)
+            self.assertEqual(server.stop(), 0)
+
+    def test_a_load_that_fails_ends_the_process(self):
+        folder = self.slow_model()
+        with Server(model=folder, ready=False) as server:
+            self.assertEqual(server.ask("GET", "/health/live")[0], 200)
+            with server.connect():  # somebody is connected
+                self.write_tokenizer(folder, b"{nonsense")
+                self.assertEqual(server.process.wait(20), 1)
+            self.assertIn("tokenizer.json", server.log())
+
+    def test_a_signal_ends_it_while_it_loads(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with Server(model=self.slow_model(), ready=False) as server:
+                self.assertEqual(server.ask("GET", "/health/live")[0], 200)
+                server.signal(number)
+                self.assertEqual(server.process.wait(20), 0)
+                self.assertNotIn("serving", server.log())
+
+
 class Small(Case):
     """Answers of the small endpoints."""
 

@@ -54,7 +54,8 @@ static void a_step_that_hangs_ends_readiness_and_nothing_else(void **state) {
     di_error error = {0};
     di_gate_on(engine, false);
     di_test_server_open(&test, (const char *const[]){"ready-stall-ms", "500", NULL});
-    assert_int_equal(di_operations_open(test.server, engine, test.config, &operations, &error), DI_OK);
+    assert_int_equal(di_operations_open(test.server, test.config, &operations, &error), DI_OK);
+    assert_int_equal(di_operations_start(operations, engine, test.config, &error), DI_OK);
     di_test_server_begin(&test);
     assert_int_equal(status_of(test.port, ready, "\"status\":\"ready\""), 200);
 
