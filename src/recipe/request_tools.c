@@ -307,7 +307,6 @@ static di_status read_flag(di_reader *r, const di_json *value, di_field_path pat
     return DI_OK;
 }
 
-/* "any" is served as auto. */
 static di_status read_messages_choice(di_reader *r, const di_json *choice) {
     const di_json *type = di_json_get(choice, "type");
     if (choice->type != DI_JSON_OBJECT || !type || type->type != DI_JSON_STRING)
@@ -321,7 +320,10 @@ static di_status read_messages_choice(di_reader *r, const di_json *choice) {
         const char *name = NULL;
         status = di_read_name(r, choice, "name", di_path("tool_choice.name"), true, &name);
         if (status == DI_OK) status = choose_named(r, name, NULL, di_path("tool_choice.name"));
-    } else if (!di_json_string_is(type, "auto") && !di_json_string_is(type, "any")) {
+    } else if (di_json_string_is(type, "any")) {
+        if (!r->conversation->tool_count) return no_tools(r);
+        r->conversation->choice = DI_CHOICE_REQUIRED;
+    } else if (!di_json_string_is(type, "auto")) {
         status = di_fail(r->error, DI_ERR_INVALID_ARGUMENT, "tool_choice.type",
                          "tool_choice.type must be \"auto\", \"any\", \"tool\" or \"none\", not \"%.60s\"", type->text);
     }

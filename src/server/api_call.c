@@ -17,7 +17,7 @@ enum {
 
 /* ------------------------------------------------------------------------------------------------- beginning */
 
-/* Id of the answer and, if none was given, the seed. */
+/* Id of the answer and the seed, drawn where the client gave none. */
 static bool draw_id_and_seed(di_call *call) {
     static const char *const prefixes[DI_ENDPOINT_COUNT] = {[DI_ENDPOINT_CHAT] = "chatcmpl-",
                                                             [DI_ENDPOINT_COMPLETIONS] = "cmpl-",
@@ -26,8 +26,11 @@ static bool draw_id_and_seed(di_call *call) {
     uint64_t random[3];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) return false;
     const char *prefix = prefixes[call->endpoint];
-    snprintf(call->id, sizeof call->id, "%s%016llx%016llx", prefix, (unsigned long long)random[0],
-             (unsigned long long)random[1]);
+    if (call->own_id)
+        snprintf(call->id, sizeof call->id, "%s%s", prefix, call->own_id);
+    else
+        snprintf(call->id, sizeof call->id, "%s%016llx%016llx", prefix, (unsigned long long)random[0],
+                 (unsigned long long)random[1]);
     call->tail = call->id + strlen(prefix);
     if (!call->sampling.has_seed) {
         call->sampling.has_seed = true;
@@ -46,6 +49,7 @@ static di_status make_reply(di_call *call) {
     di_reply_options options = {
         .kind = kinds[call->endpoint],
         .id = call->id,
+        .request_id = di_exchange_id(call->exchange),
         .tail = call->tail,
         .model = api->names[0],
         .fingerprint = di_engine_info(api->engine)->fingerprint,

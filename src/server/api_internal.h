@@ -61,6 +61,7 @@ struct di_call {
     di_error error;
     di_text unknown; /* fields that were ignored */
     const char *tenant;
+    const char *own_id; /* what the client calls the answer, NULL = a drawn id */
     di_conversation conversation;
     di_recipe_options options;
     di_prompt prompt;  /* of a conversation, or of a completion with suffix */
@@ -74,7 +75,7 @@ struct di_call {
     const char *grammar; /* the field that binds the answer, NULL = none does */
 
     /* How it runs. */
-    char id[64];
+    char id[160];
     const char *tail;
     di_reply reply;
     di_call_job *jobs;       /* [prompt_count] */

@@ -96,8 +96,11 @@ static void delta(di_reply *reply, const di_reply_choice *choice, const char *ty
 
 static void close_block(di_reply *reply, di_reply_choice *choice) {
     if (choice->open == DI_ITEM_NONE) return;
-    if (choice->open == DI_ITEM_REASONING)
-        delta(reply, choice, "signature_delta", "signature", reply->options.tail, strlen(reply->options.tail));
+    if (choice->open == DI_ITEM_REASONING) {
+        char signature[DI_REPLY_SIGNATURE];
+        di_reply_signature(reply, choice, signature);
+        delta(reply, choice, "signature_delta", "signature", signature, strlen(signature));
+    }
     choice->open = DI_ITEM_NONE;
     di_json_writer writer;
     event_begin(reply, &writer, "content_block_stop");
@@ -185,7 +188,8 @@ static void messages_end(di_reply *reply) {
 
 static void messages_error(di_reply *reply, const di_error *error, int http_status) {
     di_text_clear(&reply->scratch);
-    di_error_anthropic(&reply->scratch, http_status, "", error->param, error->message);
+    const di_error_parts parts = {http_status, "", error->param, error->message, reply->options.request_id};
+    di_error_anthropic(&reply->scratch, &parts);
     di_reply_send(reply, "error", &reply->scratch);
 }
 
@@ -199,10 +203,12 @@ static void write_calls(di_json_writer *writer, const di_answer *answer) {
         di_put_string(writer, "id", call->id);
         di_put_string(writer, "name", call->name);
         di_json_key(writer, "input");
-        if (call->complete) /* arguments that were cut off are no JSON */
+        if (call->complete) {
             di_json_raw(writer, call->arguments.data, call->arguments.length);
-        else
+        } else { /* what was cut off is no JSON: the official service says {}; what was written stands beside it */
             di_json_raw(writer, "{}", 2);
+            di_put_text(writer, "partial_json", &call->arguments);
+        }
         di_json_object_end(writer);
     }
 }
@@ -220,7 +226,8 @@ static void messages_whole(di_reply *reply) {
         di_json_object_begin(&writer);
         di_put_string(&writer, "type", "thinking");
         di_put_text(&writer, "thinking", &answer->reasoning);
-        di_put_string(&writer, "signature", reply->options.tail);
+        char signature[DI_REPLY_SIGNATURE];
+        di_put_string(&writer, "signature", di_reply_signature(reply, choice, signature));
         di_json_object_end(&writer);
     }
     if (answer->content.length) {

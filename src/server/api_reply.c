@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 static const di_reply_form *const forms[] = {
     [DI_REPLY_CHAT] = &di_reply_chat,
@@ -173,8 +174,10 @@ void di_reply_token(di_reply *reply, uint32_t index, const di_event *event, bool
     di_reply_choice *choice = &reply->choices[index];
     const di_reply_options *options = &reply->options;
     if (options->logprobs >= 0 && options->kind == DI_REPLY_COMPLETION) add_completion_logprob(reply, choice, event);
-    if (options->logprobs >= 0 && options->kind == DI_REPLY_CHAT && !(reasoning && options->hide_reasoning))
-        add_chat_logprob(reply, choice, event, reasoning);
+    bool chat = options->kind == DI_REPLY_CHAT && !(reasoning && options->hide_reasoning);
+    /* A response's are those of its message, which ends where calls begin. */
+    bool response = options->kind == DI_REPLY_RESPONSES && !reasoning && !choice->answer.call_count;
+    if (options->logprobs >= 0 && (chat || response)) add_chat_logprob(reply, choice, event, reasoning);
     if (options->token_ids && event->kind == DI_EVENT_TOKEN)
         di_text_printf(add_value(choice, DI_LIST_IDS), "%d", event->token_id);
 }
@@ -233,6 +236,16 @@ void di_reply_send(di_reply *reply, const char *event, const di_text *json) {
     if (json->data) di_text_append(&reply->out, json->data, json->length);
     di_text_puts(&reply->out, "\n\n");
     if (json->failed) reply->failed = true;
+}
+
+const char *di_reply_signature(const di_reply *reply, const di_reply_choice *choice, char text[DI_REPLY_SIGNATURE]) {
+    const char *fingerprint = reply->options.fingerprint ? reply->options.fingerprint : "";
+    const di_text *reasoning = &choice->answer.reasoning;
+    XXH64_hash_t seed = XXH64(fingerprint, strlen(fingerprint), 0);
+    XXH128_hash_t hash = XXH3_128bits_withSeed(reasoning->data ? reasoning->data : "", reasoning->length, seed);
+    snprintf(text, DI_REPLY_SIGNATURE, "%016llx%016llx", (unsigned long long)hash.high64,
+             (unsigned long long)hash.low64);
+    return text;
 }
 
 void di_reply_write_usage(const di_reply *reply, di_json_writer *writer) {
@@ -295,24 +308,25 @@ static bool names_field(const char *message, const char *param) {
     return strstr(message, field) != NULL;
 }
 
-void di_error_anthropic(di_text *body, int http_status, const char *code, const char *param, const char *message) {
-    (void)code;
+void di_error_anthropic(di_text *body, const di_error_parts *parts) {
+    const char *param = parts->param;
     di_json_writer writer;
     di_json_begin(&writer, body);
     di_json_object_begin(&writer);
     di_put_string(&writer, "type", "error");
     di_json_key(&writer, "error");
     di_json_object_begin(&writer);
-    di_put_string(&writer, "type", di_anthropic_error_type(http_status));
+    di_put_string(&writer, "type", di_anthropic_error_type(parts->http_status));
     di_json_key(&writer, "message");
-    if (param && *param && !names_field(message, param)) { /* there is no other place for the field's name */
+    if (param && *param && !names_field(parts->message, param)) { /* there is no other place for the field's name */
         di_text text = {0};
-        di_text_printf(&text, "%s: %s", param, message);
-        di_json_string(&writer, text.data ? text.data : message);
+        di_text_printf(&text, "%s: %s", param, parts->message);
+        di_json_string(&writer, text.data ? text.data : parts->message);
         di_text_free(&text);
     } else {
-        di_json_string(&writer, message);
+        di_json_string(&writer, parts->message);
     }
     di_json_object_end(&writer);
+    di_put_string(&writer, "request_id", parts->request_id);
     di_json_object_end(&writer);
 }

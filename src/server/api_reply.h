@@ -9,13 +9,15 @@
 #define DI_SERVER_API_REPLY_H
 
 #include "recipe/parser.h"
+#include "server/http.h"
 
 typedef enum di_reply_kind { DI_REPLY_CHAT, DI_REPLY_COMPLETION, DI_REPLY_MESSAGES, DI_REPLY_RESPONSES } di_reply_kind;
 
 typedef struct di_reply_options {
     di_reply_kind kind;
-    const char *id;   /* "chatcmpl-..."; borrowed, as all here */
-    const char *tail; /* the part of the id behind its prefix: items of a response are named after it */
+    const char *id;         /* "chatcmpl-..."; borrowed, as all here */
+    const char *request_id; /* the exchange's; in Anthropic's errors */
+    const char *tail;       /* the part of the id behind its prefix: items of a response are named after it */
     const char *model, *fingerprint;
     int64_t created; /* seconds since 1970 */
     uint64_t seed;
@@ -121,6 +123,11 @@ bool di_reply_has_unsent(const di_reply_list *list);
 void di_reply_write_usage(const di_reply *reply, di_json_writer *writer);
 void di_reply_send(di_reply *reply, const char *event, const di_text *json); /* one event; event NULL = data only */
 
+/* What clients get with reasoning and send back with it: a digest of the reasoning and of the fingerprint, so that the
+ * same answer has the same one. Nothing is in it. */
+enum { DI_REPLY_SIGNATURE = 33 };
+const char *di_reply_signature(const di_reply *reply, const di_reply_choice *choice, char text[DI_REPLY_SIGNATURE]);
+
 static inline void di_put_string(di_json_writer *writer, const char *key, const char *text) {
     di_json_key(writer, key);
     if (text)
@@ -147,7 +154,7 @@ static inline void di_put_bool(di_json_writer *writer, const char *key, bool val
 
 /* {"message", "type", "param", "code"} of the chat interface, and the words of one status. */
 const char *di_api_error_code(di_status status);
-void di_error_anthropic(di_text *body, int http_status, const char *code, const char *param, const char *message);
+void di_error_anthropic(di_text *body, const di_error_parts *parts);
 const char *di_anthropic_error_type(int http_status);
 
 #endif

@@ -67,6 +67,16 @@ static bool read_stop(di_call *call, const char *name) {
     return true;
 }
 
+/* What the client calls the answer: it becomes part of ids. */
+static bool read_own_id(di_call *call) {
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    const di_json *id = di_field_get(call->body, "request_id");
+    call->own_id = id ? id->text : NULL;
+    if (!id || strspn(id->text, allowed) == id->length) return true;
+    return fail(call, DI_ERR_INVALID_ARGUMENT, "request_id",
+                "request_id may have letters, digits, '-', '_' and '.' only");
+}
+
 /* A list of token ids into *ids. */
 static bool read_ids(di_call *call, const char *name, const di_json *list, di_ids *ids) {
     size_t i = 0;
@@ -163,28 +173,32 @@ static bool read_stream(di_call *call) {
     return true;
 }
 
-static bool read_logprobs(di_call *call) {
-    int64_t best = -1;
-    const di_json *include = call->endpoint == DI_ENDPOINT_RESPONSES ? di_field_get(call->body, "include") : NULL;
+/* Responses: what else the answer shall have. */
+static bool read_include(di_call *call, bool *logprobs) {
+    const di_json *include = di_field_get(call->body, "include");
     for (const di_json *item = include ? include->first : NULL; item; item = item->next) {
         if (item->type != DI_JSON_STRING)
             return fail(call, DI_ERR_INVALID_ARGUMENT, "include", "include must be a list of strings");
-        if (di_json_string_is(item, "message.output_text.logprobs"))
-            return fail(call, DI_ERR_UNSUPPORTED, "include",
-                        "include: message.output_text.logprobs is not available; chat completions have logprobs");
+        *logprobs |= di_json_string_is(item, "message.output_text.logprobs");
     }
+    return true;
+}
+
+static bool read_logprobs(di_call *call) {
+    int64_t best = -1;
     if (call->endpoint == DI_ENDPOINT_COMPLETIONS) {
         read_int(call->body, "logprobs", &best);
-    } else if (call->endpoint == DI_ENDPOINT_CHAT) {
-        bool wanted = false;
-        read_bool(call->body, "logprobs", &wanted);
-        if (wanted) best = 0;
+    } else if (call->endpoint != DI_ENDPOINT_MESSAGES) {
+        bool chat = call->endpoint == DI_ENDPOINT_CHAT, wanted = false;
         int64_t top = 0;
+        if (chat) read_bool(call->body, "logprobs", &wanted);
+        if (!chat && !read_include(call, &wanted)) return false;
         read_int(call->body, "top_logprobs", &top);
         if (top && !wanted)
             return fail(call, DI_ERR_INVALID_ARGUMENT, "top_logprobs",
-                        "Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is "
-                        "used.");
+                        chat ? "Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs "
+                               "is used."
+                             : "top_logprobs needs \"message.output_text.logprobs\" in include");
         if (wanted) best = top;
     }
     call->sampling.logprobs = (int32_t)best;
@@ -217,12 +231,14 @@ static bool read_count(di_call *call) {
     read_int(call->body, "best_of", &best_of);
     if (best_of != n)
         return fail(call, DI_ERR_UNSUPPORTED, "best_of", "best_of must be n: nothing is generated to be thrown away");
+    /* All choices of a prompt begin in one step. */
     int64_t most = di_engine_max_sequences(call->api->engine);
     int64_t rows = di_config_int(call->api->config, DI_OPT_MAX_ROWS);
+    di_config_id option = rows < most ? DI_OPT_MAX_ROWS : DI_OPT_MAX_SEQS;
     if (rows < most) most = rows;
     if (n > most) {
-        di_fail(&call->error, DI_ERR_INVALID_ARGUMENT, "n", "Invalid n value, the valid range of n is [1, %lld]",
-                (long long)most);
+        di_fail(&call->error, DI_ERR_INVALID_ARGUMENT, "n", "Invalid n value, the valid range of n is [1, %lld] (--%s)",
+                (long long)most, di_config_rows()[option].name);
         return false;
     }
     call->sampling.n = (int32_t)n;
@@ -257,7 +273,7 @@ static bool read_sampling(di_call *call) {
     bool messages = call->endpoint == DI_ENDPOINT_MESSAGES;
     return read_stream(call) && read_count(call) && read_max_tokens(call) && read_logprobs(call) &&
            read_stop(call, messages ? "stop_sequences" : "stop") && read_stop_ids(call) && read_logit_bias(call) &&
-           read_tenant(call);
+           read_tenant(call) && read_own_id(call);
 }
 
 /* What the hosted service makes of the client's values. */

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { ITEM_ID_BYTES = 192 }; /* prefix, the tail of the response's id, index */
+
 /* ------------------------------------------------------------------------------------------------------- items */
 
 typedef struct item {
@@ -30,7 +32,15 @@ static const char *item_id(const di_reply *reply, const item *at, char *id, size
     return id;
 }
 
-static void write_text_part(di_json_writer *writer, const item *at, const di_text *text) {
+/* Of the message's text; choice NULL: none yet. unsent: only those that no event had. */
+static void write_logprobs(di_json_writer *writer, di_reply_choice *choice, bool unsent) {
+    if (choice)
+        di_reply_write_list(writer, &choice->lists[DI_LIST_CONTENT], unsent);
+    else
+        di_json_raw(writer, "[]", 2);
+}
+
+static void write_text_part(di_json_writer *writer, const item *at, di_reply_choice *choice, const di_text *text) {
     di_json_object_begin(writer);
     if (at->kind == DI_ITEM_REASONING) {
         di_put_string(writer, "type", "reasoning_text");
@@ -39,7 +49,7 @@ static void write_text_part(di_json_writer *writer, const item *at, const di_tex
         di_json_key(writer, "annotations");
         di_json_raw(writer, "[]", 2);
         di_json_key(writer, "logprobs");
-        di_json_raw(writer, "[]", 2);
+        write_logprobs(writer, text ? choice : NULL, false);
     }
     if (text)
         di_put_text(writer, "text", text);
@@ -77,8 +87,9 @@ static void write_call(di_json_writer *writer, const item *at, bool empty) {
 
 /* empty: as the item is when it begins. */
 static void write_item(const di_reply *reply, di_json_writer *writer, const item *at, const char *status, bool empty) {
-    const di_answer *answer = &reply->choices[0].answer;
-    char id[128];
+    di_reply_choice *choice = &reply->choices[0];
+    const di_answer *answer = &choice->answer;
+    char id[ITEM_ID_BYTES], signature[DI_REPLY_SIGNATURE];
     di_json_object_begin(writer);
     di_put_string(writer, "type",
                   at->kind == DI_ITEM_REASONING ? "reasoning"
@@ -98,13 +109,12 @@ static void write_item(const di_reply *reply, di_json_writer *writer, const item
     }
     di_json_key(writer, "content");
     di_json_array_begin(writer);
-    if (!empty) write_text_part(writer, at, at->kind == DI_ITEM_TEXT ? &answer->content : &answer->reasoning);
+    if (!empty) write_text_part(writer, at, choice, at->kind == DI_ITEM_TEXT ? &answer->content : &answer->reasoning);
     di_json_array_end(writer);
     if (at->kind == DI_ITEM_REASONING) {
         di_json_key(writer, "summary");
         di_json_raw(writer, "[]", 2);
-        snprintf(id, sizeof id, "%s-%u", reply->options.tail, at->index);
-        di_put_string(writer, "encrypted_content", id); /* clients send it back; nothing is in it */
+        di_put_string(writer, "encrypted_content", empty ? "" : di_reply_signature(reply, choice, signature));
     }
     di_json_object_end(writer);
 }
@@ -187,7 +197,7 @@ static void write_settings(const di_reply *reply, di_json_writer *writer) {
     repeat(writer, request, "tool_choice", "\"auto\"");
     const di_json *tools = di_json_get(request, "tools");
     write_tools(writer, tools && tools->type == DI_JSON_ARRAY ? tools : NULL);
-    di_put_unsigned(writer, "top_logprobs", 0);
+    di_put_unsigned(writer, "top_logprobs", reply->options.logprobs > 0 ? (uint64_t)reply->options.logprobs : 0);
     di_json_key(writer, "top_p");
     di_json_number(writer, reply->options.top_p);
     di_put_string(writer, "truncation", "disabled");
@@ -307,26 +317,26 @@ static void item_event(di_reply *reply, const char *type, const item *at, const 
     event_end(reply, &writer, type);
 }
 
-/* Members that tell where in the output an event belongs. content: inside the item's one part. */
-static void write_place(const di_reply *reply, di_json_writer *writer, const item *at) {
-    char id[128];
+/* Members that tell where in the output an event belongs, and log-probabilities: of a delta, or of the whole text. */
+static void write_place(const di_reply *reply, di_json_writer *writer, const item *at, bool whole) {
+    char id[ITEM_ID_BYTES];
     di_put_string(writer, "item_id", item_id(reply, at, id, sizeof id));
     if (at->kind == DI_ITEM_TEXT) {
         di_json_key(writer, "logprobs");
-        di_json_raw(writer, "[]", 2);
+        write_logprobs(writer, &reply->choices[0], !whole);
     }
     di_put_unsigned(writer, "output_index", at->index);
 }
 
 static void part_event(di_reply *reply, const char *type, const item *at, const di_text *text) {
-    char id[128];
+    char id[ITEM_ID_BYTES];
     di_json_writer writer;
     event_begin(reply, &writer, type);
     di_put_unsigned(&writer, "content_index", 0);
     di_put_string(&writer, "item_id", item_id(reply, at, id, sizeof id));
     di_put_unsigned(&writer, "output_index", at->index);
     di_json_key(&writer, "part");
-    write_text_part(&writer, at, text);
+    write_text_part(&writer, at, &reply->choices[0], text);
     event_end(reply, &writer, type);
 }
 
@@ -351,7 +361,7 @@ static void delta_event(di_reply *reply, const item *at, const char *text, size_
         write_custom_input(&writer, at->call);
     else
         di_json_string_n(&writer, text, length);
-    write_place(reply, &writer, at);
+    write_place(reply, &writer, at, false);
     event_end(reply, &writer, type);
 }
 
@@ -372,10 +382,10 @@ static void done_event(di_reply *reply, const item *at) {
             di_json_string_n(&writer, at->call->arguments.data ? at->call->arguments.data : "",
                              at->call->arguments.length);
         if (!is_custom(at)) di_put_string(&writer, "name", at->call->name);
-        write_place(reply, &writer, at);
+        write_place(reply, &writer, at, true);
     } else {
         di_put_unsigned(&writer, "content_index", 0);
-        write_place(reply, &writer, at);
+        write_place(reply, &writer, at, true);
         di_put_text(&writer, "text", at->kind == DI_ITEM_TEXT ? &answer->content : &answer->reasoning);
     }
     event_end(reply, &writer, type);

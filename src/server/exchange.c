@@ -317,7 +317,8 @@ void di_exchange_reply(di_exchange *exchange, int http_status, const char *conte
     end_answer(exchange);
 }
 
-void di_error_openai(di_text *body, int http_status, const char *code, const char *param, const char *message) {
+void di_error_openai(di_text *body, const di_error_parts *parts) {
+    int http_status = parts->http_status;
     static const struct {
         int http_status;
         const char *type;
@@ -335,16 +336,16 @@ void di_error_openai(di_text *body, int http_status, const char *code, const cha
     di_json_key(&writer, "error");
     di_json_object_begin(&writer);
     di_json_key(&writer, "message");
-    di_json_string(&writer, message);
+    di_json_string(&writer, parts->message);
     di_json_key(&writer, "type");
     di_json_string(&writer, type);
     di_json_key(&writer, "param");
-    if (param && param[0])
-        di_json_string(&writer, param);
+    if (parts->param && parts->param[0])
+        di_json_string(&writer, parts->param);
     else
         di_json_null(&writer);
     di_json_key(&writer, "code");
-    di_json_string(&writer, code);
+    di_json_string(&writer, parts->code);
     di_json_object_end(&writer);
     di_json_object_end(&writer);
 }
@@ -353,7 +354,8 @@ static void fail_with(di_exchange *exchange, int http_status, const char *code, 
                       const di_header *headers, size_t header_count) {
     const di_route *route = exchange->route ? exchange->route : exchange->sibling;
     di_text body = {0};
-    (route && route->error ? route->error : di_error_openai)(&body, http_status, code, param, message);
+    const di_error_parts parts = {http_status, code, param, message, exchange->id};
+    (route && route->error ? route->error : di_error_openai)(&body, &parts);
     const char *bytes = body.failed || !body.data ? "{}" : body.data;
     di_exchange_note_text(exchange, "error", code);
     di_exchange_reply(exchange, http_status, "application/json", headers, header_count, bytes, strlen(bytes));

@@ -149,7 +149,8 @@ static di_status check_size(const di_field *field, const di_json *value, const d
         option = di_config_rows()[field->limit].name;
     }
     if (value->type == DI_JSON_ARRAY && field->limit == DI_OPT_LIMIT_STOP_STRINGS && size > most)
-        return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "Stop string array too long: %.0f", size);
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path,
+                       "Stop string array too long: %.0f; at most %.0f are allowed (--%s)", size, most, option);
     if ((most > 0 || *option) && size > most)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "%s has %.0f %s; at most %.0f are allowed%s%s%s",
                        field->path, size, unit, most, *option ? " (--" : "", option, *option ? ")" : "");

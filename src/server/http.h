@@ -26,15 +26,20 @@ typedef struct di_exchange di_exchange;
 
 /* --------------------------------------------------------------------------------------------------- routes */
 
-/* Body of an error answer in the shape of one API. code: a short machine word ("invalid_request_error"); param may be
- * NULL. */
-typedef void (*di_error_shape)(di_text *body, int http_status, const char *code, const char *param,
-                               const char *message);
+/* What an error answer says. code: a short machine word ("invalid_request_error"); param may be NULL. */
+typedef struct di_error_parts {
+    int http_status;
+    const char *code, *param, *message;
+    const char *request_id; /* di_exchange_id */
+} di_error_parts;
+
+/* Body of an error answer in the shape of one API. */
+typedef void (*di_error_shape)(di_text *body, const di_error_parts *parts);
 
 typedef enum di_access {
     DI_ACCESS_KEY,   /* needs a key when keys are set */
     DI_ACCESS_PROBE, /* health of the server: as above unless --open-probes; answered while the server drains and when
-                        its connections are all taken */
+                        its connections are all taken, and while it loads */
     DI_ACCESS_STATIC /* files of the program, the same for everybody: never needs a key */
 } di_access;
 
@@ -48,7 +53,7 @@ typedef struct di_route {
 } di_route;
 
 /* {"error": {"message", "type", "param", "code"}}; type by the HTTP status, as vLLM and OpenAI name them. */
-void di_error_openai(di_text *body, int http_status, const char *code, const char *param, const char *message);
+void di_error_openai(di_text *body, const di_error_parts *parts);
 
 /* Before the server starts. The table must stay valid; a path may have rows for several methods, each once. */
 di_status di_server_add_routes(di_server *server, const di_route *routes, size_t count, void *app, di_error *error);

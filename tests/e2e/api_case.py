@@ -222,8 +222,8 @@ def join_messages(events):
         if block["type"] == "tool_use":
             try:
                 block["input"] = json.loads(block["input"])
-            except ValueError:
-                block["input"] = {}
+            except ValueError:  # it was cut
+                block["partial_json"], block["input"] = block["input"], {}
     message.update(events[-2][1]["delta"])
     message["usage"] = events[-2][1]["usage"]
     return message
@@ -234,7 +234,7 @@ def join_responses(events):
     assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
     assert all(data["type"] == name for name, data in events)
     assert [name for name, _ in events[:2]] == ["response.created", "response.in_progress"]
-    items, texts = [], {}
+    items, texts, logprobs = [], {}, {}
     for name, data in events[2:-1]:
         place = data["output_index"]
         if name == "response.output_item.added":
@@ -243,10 +243,13 @@ def join_responses(events):
             texts[place] = ""
         elif name.endswith(".delta"):
             texts[place] += data["delta"]
+            logprobs.setdefault(place, []).extend(data.get("logprobs", []))
         elif name == "response.output_item.done":
             items[place] = data["item"]
         elif name.endswith("text.done"):
             assert data["text"] == texts[place]
+            listed = logprobs.get(place, [])  # what brought no text any more is only in the whole
+            assert data.get("logprobs", [])[: len(listed)] == listed
         elif name == "response.function_call_arguments.done":
             assert data["arguments"] == texts[place]
         else:

@@ -347,8 +347,6 @@ class Answers(api_case.Case):
             message.pop("id")
             usage = message["usage"]
             message["usage"] = (usage["input_tokens"] + usage["cache_read_input_tokens"], usage["output_tokens"], usage["reasoning_tokens"])
-            for block in message["content"]:
-                block.pop("signature", None)
         self.assertEqual(joined, whole)
         return whole
 
@@ -365,8 +363,60 @@ class Answers(api_case.Case):
         self.assertEqual(thought["content"][0]["type"], "thinking")
         body = {"messages": [{"role": "user", "content": BOOKING}], "tools": [MESSAGES_TOOL]}
         whole = self.messages(body)
+        begun = 0
         for part in at_once(lambda cut: self.messages(dict(body, max_tokens=cut)), range(1, whole["usage"][1], every(6, 24))):
             self.assertEqual(part["stop_reason"], "max_tokens")
+            for block in part["content"]:
+                if "partial_json" in block:
+                    self.assertEqual(block["input"], {})
+                    begun += block["partial_json"].startswith('{"')
+        self.assertGreater(begun, 1)
+
+    def test_signatures_and_ids(self):
+        """Equal requests have equal signatures; the id is the client's if it gives one."""
+        body = {"thinking": {"type": "enabled"}, "max_tokens": 12, "temperature": 0, "messages": HELLO}
+        signatures = [self.good(MESSAGES, dict(body, max_tokens=cut)).json["content"][0]["signature"] for cut in (12, 12, 11)]
+        self.assertRegex(signatures[0], "^[0-9a-f]{32}$")
+        self.assertEqual(signatures[0], signatures[1])
+        self.assertNotEqual(signatures[0], signatures[2])
+        first, second = [self.good(RESPONSES, {"input": "Hello", "reasoning": {"effort": "low"}, "max_output_tokens": 12, "temperature": 0, "request_id": "a-1.b_2"}).json for _ in range(2)]
+        self.assertEqual(first["id"], "resp_a-1.b_2")
+        self.assertEqual(first["output"], second["output"])
+        self.assertTrue(first["output"][0]["encrypted_content"])
+        for path, body, prefix in ((CHAT, {"messages": HELLO}, "chatcmpl-"), (COMPLETIONS, {"prompt": "Hi"}, "cmpl-"), (MESSAGES, {"messages": HELLO}, "msg_")):
+            body = dict(body, max_tokens=2, request_id="x" * 128)
+            self.assertEqual(self.good(path, body).json["id"], prefix + "x" * 128)
+            for wrong in ("", "x" * 129, "a b", "ä", "a/b"):
+                answer = self.client.post(path, dict(body, request_id=wrong))
+                self.assertEqual(answer.status, 400, (path, wrong, answer.body))
+                self.assertIn("request_id", answer.json["error"]["message"])
+
+    def test_logprobs_of_responses(self):
+        body = {"input": "Hello, who are you?", "include": ["message.output_text.logprobs"], "top_logprobs": 2, "max_output_tokens": 12}
+        whole = self.responses(body)
+        part = whole["output"][0]["content"][0]
+        chat = self.chat({"logprobs": True, "top_logprobs": 2, "max_tokens": 12})["choices"][0]
+        self.assertEqual(part["logprobs"], chat["logprobs"]["content"])
+        self.assertEqual((len(part["logprobs"]), whole["top_logprobs"], part["text"]), (12, 2, chat["message"]["content"]))
+        thought = self.responses(dict(body, reasoning={"effort": "low"}, max_output_tokens=200))
+        text = thought["output"][-1]["content"][0]
+        self.assertTrue(bytes(b for e in text["logprobs"] for b in e["bytes"]).decode().startswith(text["text"]))
+        self.responses(dict(body, input=BOOKING, tools=[RESPONSES_TOOL], max_output_tokens=200))
+        self.assertEqual(self.responses({"input": "Hello", "max_output_tokens": 2})["output"][0]["content"][0]["logprobs"], [])
+        answer = self.client.post(RESPONSES, {"input": "x", "top_logprobs": 2})
+        self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "top_logprobs"))
+
+    def test_a_call_by_any_name(self):
+        """Anthropic's tool_choice any: a call comes, whatever was asked."""
+        story = [{"role": "user", "content": "Tell me a story."}]
+        for thinking in ("disabled", "enabled"):
+            message = self.messages({"messages": story, "tools": [MESSAGES_TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "thinking": {"type": thinking}, "max_tokens": 1500})
+            self.assertEqual((message["stop_reason"], message["content"][-1]["type"]), ("tool_use", "tool_use"), message)
+            self.assertEqual(sum(block["type"] == "tool_use" for block in message["content"]), 1)
+            self.assertLessEqual({"restaurant", "time"}, set(message["content"][-1]["input"]))
+        answer = self.client.post(MESSAGES, {"messages": story, "max_tokens": 5, "tool_choice": {"type": "any"}})
+        self.assertEqual((answer.status, answer.json["error"]["type"]), (400, "invalid_request_error"))
+        self.assertIn("no tools", answer.json["error"]["message"])
 
     def responses(self, body):
         body = {"temperature": 0, **body}
@@ -425,6 +475,9 @@ class Answers(api_case.Case):
         self.assertEqual((answer.status, answer.json["error"]["code"], answer.json["error"]["param"]), (404, "model_not_found", "model"))
         answer = self.client.post(MESSAGES, {"model": "none", "messages": HELLO, "max_tokens": 1})
         self.assertEqual((answer.status, answer.json["error"]["type"]), (404, "not_found_error"))
+        self.assertEqual(answer.json["request_id"], answer.headers["request-id"])
+        answer = self.client.post(MESSAGES, "{", X_Request_Id="mine-9")
+        self.assertEqual((answer.json["request_id"], answer.headers["request-id"], answer.headers["x-request-id"]), ("mine-9",) * 3)
         context = models["data"][0]["max_model_len"]
         for path, body in ((CHAT, {"messages": [{"role": "user", "content": "word " * context}]}), (COMPLETIONS, {"prompt": "word " * context})):
             for stream in (False, True):

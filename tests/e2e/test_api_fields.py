@@ -169,7 +169,7 @@ class Fields(api_case.Case):
 
 
 class Strict(api_case.Case):
-    arguments = ("--strict-fields", "--limit-messages", "2", "--served-model-name", "first,second")
+    arguments = ("--strict-fields", "--limit-messages", "2", "--max-seqs", "4", "--limit-stop-strings", "2", "--served-model-name", "first,second")
 
     def test_unknown_fields_are_refused(self):
         answer = self.client.post("/v1/chat/completions", {"messages": REQUIRED["messages"], "temprature": 0})
@@ -180,6 +180,10 @@ class Strict(api_case.Case):
         answer = self.client.post("/v1/chat/completions", {"messages": REQUIRED["messages"] * 3})
         self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "messages"))
         self.assertIn("--limit-messages", answer.json["error"]["message"])
+        for field, value, says in (("n", 5, "[1, 4] (--max-seqs)"), ("stop", ["a", "b", "c"], "at most 2 are allowed (--limit-stop-strings)")):
+            answer = self.client.post("/v1/chat/completions", {"messages": REQUIRED["messages"], field: value})
+            self.assertEqual((answer.status, answer.json["error"]["param"]), (400, field))
+            self.assertIn(says, answer.json["error"]["message"])
         for name in ("first", "second", ""):
             answer = self.good("/v1/completions", {"model": name, "prompt": "a", "max_tokens": 1})
             self.assertEqual(answer.json["model"], "first")

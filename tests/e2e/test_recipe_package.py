@@ -326,6 +326,14 @@ def only_numbers_differ(ours, theirs, v4):
 def explain(row, ours, theirs):
     """The name of a difference that is meant, or None."""
     messages = row["request"].get("messages") or [{}]
+    if row["api"] == "messages" and (row["request"].get("tool_choice") or {}).get("type") == "any" and "error" not in theirs:
+        if ours.get("error") in ("Thinking mode does not support this tool_choice", "tool_choice asks for a call, but there are no tools"):
+            return "any asks for a call"
+        for opener in ("\n\n<｜DSML｜ calls>\n", "\n\n<｜DSML｜tool_calls>\n"):
+            if ours.get("prompt", "").endswith(opener):
+                prompt = ours["prompt"].removesuffix(opener)
+                same = prompt == theirs["prompt"] or only_numbers_differ(prompt, theirs["prompt"], row["profile"] != "v4.1")
+                return "any asks for a call" if same else None
     if "error" in ours and "error" in theirs:
         return "refused by both, for different faults of one request"
     if "error" in theirs:

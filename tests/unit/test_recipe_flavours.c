@@ -136,6 +136,7 @@ static void test_refused(void **state) {
         {M, "{\"messages\":[" U "],\"tools\":[{\"name\":\"bash\"}]}", "tools[0].input_schema", "absent"},
         {M, "{\"messages\":[" U "],\"tool_choice\":\"auto\"}", "tool_choice", "a type"},
         {M, "{\"messages\":[" U "],\"tool_choice\":{\"type\":\"zz\"}}", "tool_choice.type", "zz"},
+        {M, "{\"messages\":[" U "],\"tool_choice\":{\"type\":\"any\"}}", "tool_choice", "no tools"},
         {M,
          "{\"messages\":[" U "],\"tools\":[{\"name\":\"t\",\"input_schema\":{\"type\":\"object\"}}],\"tool_choice\":{"
          "\"type\":\"tool\",\"name\":\"t\"}}",
@@ -199,8 +200,10 @@ static void test_choices(void **state) {
         di_constraint_kind constraint;
     } rows[] = {
         {"{\"messages\":[" U "]" OFF "," TOOL "}", DI_CHOICE_AUTO, false, DI_CONSTRAINT_CALLS},
-        {"{\"messages\":[" U "]" OFF "," TOOL ",\"tool_choice\":{\"type\":\"any\"}}", DI_CHOICE_AUTO, false,
-         DI_CONSTRAINT_CALLS},
+        {"{\"messages\":[" U "]" OFF "," TOOL ",\"tool_choice\":{\"type\":\"any\"}}", DI_CHOICE_REQUIRED, false,
+         DI_CONSTRAINT_FORCED_CALLS},
+        {"{\"messages\":[" U "]" OFF "," TOOL ",\"tool_choice\":{\"type\":\"any\",\"disable_parallel_tool_use\":true}}",
+         DI_CHOICE_REQUIRED, true, DI_CONSTRAINT_FORCED_CALLS},
         {"{\"messages\":[" U "]" OFF "," TOOL
          ",\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":true}}",
          DI_CHOICE_AUTO, true, DI_CONSTRAINT_CALLS},

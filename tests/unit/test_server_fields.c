@@ -236,7 +236,7 @@ static void limits_are_those_of_the_configuration(void **state) {
     const char stops[] = "{\"messages\":[1],\"stop\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}";
     assert_int_equal(check_text(DI_ENDPOINT_CHAT, stops, strlen(stops), false, &unknown, &error),
                      DI_ERR_INVALID_ARGUMENT);
-    assert_string_equal(error.message, "Stop string array too long: 17");
+    assert_string_equal(error.message, "Stop string array too long: 17; at most 16 are allowed (--limit-stop-strings)");
     const char empty[] = "{\"messages\":[]}";
     assert_int_equal(check_text(DI_ENDPOINT_CHAT, empty, strlen(empty), false, &unknown, &error),
                      DI_ERR_INVALID_ARGUMENT);
