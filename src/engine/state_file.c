@@ -2,7 +2,8 @@
  *
  * The file is a record (cache/disk_record.h) of kind "state file": its ids are all those of the state, its payload is
  * the serialised state (cache/state.h). Files are read and written on the caller's thread; the engine thread only
- * copies between the prefix cache and memory, between two steps.
+ * copies between the prefix cache and memory, between two steps. Files with and without draft rings are taken by
+ * engines with and without a draft head: what is missing costs drafts, nothing else.
  */
 #include <errno.h>
 #include <limits.h>
@@ -104,6 +105,9 @@ static void give_to_cache(void *arg) {
     if (t->status != DI_OK) return;
     di_prefix_make_room(engine->cache, di_state_pages_missing(state, t->count) + 1);
     t->status = di_state_restore(state, t->bytes, t->length, t->error);
+    if (t->status == DI_OK && (uint32_t)di_state_length(state) != t->count)
+        t->status = di_fail(t->error, DI_ERR_FORMAT, "path", "its state has %d positions, its ids are %u",
+                            di_state_length(state), t->count);
     if (t->status == DI_OK) {
         di_prefix_publish(engine->cache, t->tenant, t->ids, state);
         di_state_reset(state);
@@ -128,8 +132,7 @@ static di_status check_state(const transfer *t, const di_disk_header *h, const i
         return di_fail(t->error, DI_ERR_CONTEXT_LENGTH, "path",
                        "%s: it has %u positions; the context holds %u (--context)", t->path, h->id_count,
                        engine->context);
-    if (h->layout != di_state_layout_id(engine->model) ||
-        h->payload_bytes != di_state_serialised_bytes(engine->model, h->id_count))
+    if (h->layout != di_state_layout_id(engine->model))
         return di_fail(t->error, DI_ERR_FORMAT, "path", "%s: it was made by another version of deepinfer", t->path);
     for (uint32_t i = 0; i < h->id_count; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= engine->info.vocabulary)
@@ -138,9 +141,17 @@ static di_status check_state(const transfer *t, const di_disk_header *h, const i
     return DI_OK;
 }
 
+/* At most what a draft head adds to a state, whether this engine has loaded it or not: a ring of keys with their scales
+ * for each stage. */
+static uint64_t draft_bytes(const di_model_config *c) {
+    return (uint64_t)c->draft_stages * (sizeof(uint64_t) + (uint64_t)c->sliding_window * 2 * c->head_dim);
+}
+
 static di_status read_state(transfer *t, char **bytes) {
-    uint32_t most = t->engine->config.max_position_embeddings;
-    uint64_t limit = di_state_serialised_bytes(t->engine->model, most) + (uint64_t)most * sizeof *t->ids;
+    const di_model_config *c = &t->engine->config;
+    uint32_t most = c->max_position_embeddings;
+    uint64_t limit = di_state_serialised_bytes(t->engine->model, most) + draft_bytes(c);
+    limit += (uint64_t)most * sizeof *t->ids;
     di_disk_header h;
     const int32_t *ids;
     const char *why;
@@ -170,7 +181,8 @@ di_status di_load_state(di_engine *engine, const char *path, const char *tenant,
         t.error = &inner;
         if (!di_hub_call(engine->hub, give_to_cache, &t))
             t.status = di_fail(&inner, DI_ERR_CANCELLED, NULL, "the engine is being closed");
-        if (t.status != DI_OK) di_fail(error, t.status, inner.param, "%s: %s", path, inner.message);
+        if (t.status != DI_OK)
+            di_fail(error, t.status, t.status == DI_ERR_FORMAT ? "path" : inner.param, "%s: %s", path, inner.message);
     }
     if (t.status == DI_OK && t.positions != t.count)
         t.status = di_fail(error, DI_ERR_LIMIT, "cache-ram",

@@ -214,6 +214,33 @@ static void profiles_do_not_mix(void **state) {
     di_folder_delete(&folder);
 }
 
+/* Records with and without the draft head's rings: every engine takes both. */
+static void drafts_on_and_off_share_a_folder(void **state) {
+    (void)state;
+    for (int order = 0; order < 2; order++) {
+        di_folder folder = di_folder_new(NULL);
+        for (int second = 0; second < 2; second++) {
+            bool drafts = order != second;
+            setup s = base(false);
+            set(&s, "cache-dir", folder.path);
+            set(&s, "cache-ram", "0");
+            set(&s, "spec", drafts ? "5" : "off");
+            di_engine *engine = open_setup(&s);
+            if (!second) seed_all(engine);
+            settle(engine);
+            ask_all(engine, 0, true, drafts ? "with drafts" : "without drafts");
+            assert_true(di_engine_counter(engine, DI_COUNT_CACHED_TOKENS_DISK) > 1000 / stride);
+            assert_int_equal(di_engine_counter(engine, DI_COUNT_DRAFTED) > 0, drafts);
+            settle(engine);
+            di_disk_counters counters;
+            di_disk_get_counters(engine->disk, &counters);
+            assert_int_equal(counters.load_failures + counters.save_failures, 0);
+            di_close(engine);
+        }
+        di_folder_delete(&folder);
+    }
+}
+
 static void two_engines_share_a_folder(void **state) {
     (void)state;
     di_folder folder = di_folder_new(NULL);
@@ -539,6 +566,7 @@ int main(int count, char **values) {
         cmocka_unit_test(all_tiers_give_the_same_bytes),
         cmocka_unit_test(filling_while_asking),
         cmocka_unit_test(profiles_do_not_mix),
+        cmocka_unit_test(drafts_on_and_off_share_a_folder),
         cmocka_unit_test(two_engines_share_a_folder),
         cmocka_unit_test(a_deadline_that_passes_is_a_plain_miss),
         cmocka_unit_test(requests_end_while_they_are_restored),
