@@ -29,6 +29,22 @@ static void allow_files(const di_cli *cli) {
                      (unsigned long long)wanted);
 }
 
+/* The options that are not at their defaults, for whoever reads the log later. Never a key. */
+static void log_options(const di_cli *cli) {
+    static const char *const from[] = {"default", "file", "environment", "command line"};
+    const di_config_row *rows = di_config_rows();
+    for (di_config_id id = 0; id < DI_OPT_COUNT; id++) {
+        if (!di_config_is_set(cli->config, id)) continue;
+        di_log_write(cli->log, DI_LOG_INFO, "serve", "option %s = %.1000s (%s)", rows[id].name,
+                     id == DI_OPT_API_KEY ? "(secret)" : di_config_text(cli->config, id),
+                     from[di_config_source_of(cli->config, id)]);
+    }
+    if (di_config_source_of(cli->config, DI_OPT_API_KEY) == DI_CONFIG_FLAG)
+        di_log_write(cli->log, DI_LOG_WARN, "serve",
+                     "every user of this machine sees the key on the command line; DEEPINFER_API_KEY or --api-key-file "
+                     "keep it to themselves");
+}
+
 /* SIGHUP: the log level as file and environment say now; one of the command line stays. */
 static void reload(void *arg) {
     const di_cli *cli = arg;
@@ -126,6 +142,7 @@ static int run(di_cli *cli) {
     }
     l->cli = cli;
     allow_files(cli);
+    log_options(cli);
     signal(SIGHUP, SIG_IGN); /* until the server takes it */
     di_status status = serve(l, &error);
     if (status == DI_OK && l->status != DI_OK) {

@@ -67,11 +67,14 @@ di_engine_progress di_engine_get_progress(const di_engine *engine);
 typedef struct di_live_request {
     const char *id;    /* "" = none was given */
     const char *state; /* "queued", "restoring", "prefill", "decode", "swapped": docs/engine.md */
+    uint64_t tenant;   /* di_namespace of its tenant */
     uint64_t prompt_tokens, cached_tokens, completion_tokens, max_tokens;
     int32_t samples, priority;
     uint32_t preemptions;
     int64_t age_ms; /* since its submission */
 } di_live_request;
+
+uint64_t di_namespace(const char *tenant); /* cache namespace of a tenant's name; NULL = the common one */
 
 typedef void (*di_live_request_reader)(void *arg, const di_live_request *request);
 

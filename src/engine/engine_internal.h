@@ -302,7 +302,6 @@ di_status di_request_new(di_engine *engine, di_request **request, di_error *erro
 void di_count_refusal(di_engine *engine, di_status status);
 
 /* ---- parameters.c */
-uint64_t di_namespace(const char *tenant); /* cache namespace of a tenant's name; NULL = the common one */
 /* Checks `params` and copies its sampling into the request (fixed part). The prompt is there already. */
 di_status di_check_parameters(const di_engine *engine, const di_request_params *params, di_request *request,
                               di_error *error);

@@ -478,7 +478,16 @@ void di_exchange_note_number(di_exchange *exchange, const char *name, double val
     if (note) note->number = value;
 }
 
+static void count_error(di_http_counters *counters, const char *code) {
+    int row = 0;
+    while (row + 1 < DI_HTTP_ERROR_CODES && counters->errors[row].code && strcmp(counters->errors[row].code, code) != 0)
+        row++;
+    if (!counters->errors[row].code) counters->errors[row].code = row + 1 < DI_HTTP_ERROR_CODES ? code : "other";
+    counters->errors[row].count++;
+}
+
 void di_exchange_note_text(di_exchange *exchange, const char *name, const char *literal) {
+    if (!exchange->logged && strcmp(name, "error") == 0) count_error(&exchange->server->counters, literal);
     di_exchange_note *note = new_note(exchange, name);
     if (note) note->text = literal;
 }

@@ -22,6 +22,8 @@ typedef enum di_http_limit {
         DI_HTTP_LIMIT_COUNT
 } di_http_limit;
 
+enum { DI_HTTP_ERROR_CODES = 64 }; /* beyond these the last row counts */
+
 typedef struct di_http_counters {
     uint64_t connections, refused_connections, tls_failures;
     uint64_t answers[6];   /* by hundreds of the HTTP status; 0 = gone before the answer began */
@@ -29,6 +31,10 @@ typedef struct di_http_counters {
     uint64_t malformed;    /* requests that are no HTTP */
     uint64_t unauthorised; /* without a right key */
     uint64_t limits[DI_HTTP_LIMIT_COUNT];
+    struct {
+        const char *code; /* literal; NULL = the row is free */
+        uint64_t count;
+    } errors[DI_HTTP_ERROR_CODES]; /* error answers by the code in their body */
     uint64_t bytes_in, bytes_out;
 } di_http_counters;
 

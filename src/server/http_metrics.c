@@ -1,6 +1,7 @@
 /* http_metrics.c - see http_metrics.h. */
 #include "server/http_metrics.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -18,7 +19,17 @@ static double seconds(const struct timeval *time) {
     return (double)time->tv_sec + (double)time->tv_usec / 1e6;
 }
 
-static void write_process(di_text *out) {
+/* Open descriptors of this process, less the one that looks; 0 if that cannot be seen. */
+static size_t open_files(void) {
+    size_t count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    if (!folder) return 0;
+    for (const struct dirent *entry; (entry = readdir(folder));) count += entry->d_name[0] != '.';
+    closedir(folder);
+    return count ? count - 1 : 0;
+}
+
+static void write_process(const di_server *server, di_text *out) {
     unsigned long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "re");
     char line[128];
@@ -34,6 +45,20 @@ static void write_process(di_text *out) {
                  (double)pages * (double)sysconf(_SC_PAGESIZE));
     write_number(out, "process_cpu_seconds_total", "counter", "time on processors",
                  seconds(&usage.ru_utime) + seconds(&usage.ru_stime));
+    struct rlimit files = {0};
+    getrlimit(RLIMIT_NOFILE, &files);
+    write_number(out, "process_open_fds", "gauge", "open files and sockets", (double)open_files());
+    write_number(out, "process_max_fds", "gauge", "how many there may be", (double)files.rlim_cur);
+    write_number(out, "process_start_time_seconds", "gauge", "when the server was opened, since 1970",
+                 (double)server->opened);
+}
+
+static void write_errors(const di_http_counters *counters, di_text *out) {
+    static const char name[] = "deepinfer_http_errors_total";
+    di_text_printf(out, "# HELP %s error answers by the code in their body\n# TYPE %s counter\n", name, name);
+    for (int i = 0; i < DI_HTTP_ERROR_CODES && counters->errors[i].code; i++)
+        di_text_printf(out, "%s{code=\"%s\"} %llu\n", name, counters->errors[i].code,
+                       (unsigned long long)counters->errors[i].count);
 }
 
 void di_http_metrics_write(const di_server *server, di_text *out) {
@@ -60,6 +85,7 @@ void di_http_metrics_write(const di_server *server, di_text *out) {
     di_text_printf(out, "# HELP %s answers by HTTP status\n# TYPE %s counter\n", answers, answers);
     for (int i = 1; i < 6; i++)
         di_text_printf(out, "%s{status=\"%dxx\"} %llu\n", answers, i, (unsigned long long)counters->answers[i]);
+    write_errors(counters, out);
     static const char limits[] = "deepinfer_http_limits_total";
     static const char *const limit_names[] = {
 #define DI_HTTP_LIMIT(id, name) name,
@@ -74,7 +100,39 @@ void di_http_metrics_write(const di_server *server, di_text *out) {
     write_number(out, "deepinfer_http_body_bytes", "gauge", "bytes of bodies held", (double)server->body_bytes);
     write_number(out, "deepinfer_http_queued_bytes", "gauge", "bytes that clients have not taken", (double)queued);
     write_number(out, "deepinfer_draining", "gauge", "1 while the server shuts down", server->draining);
-    write_process(out);
+    write_process(server, out);
+}
+
+/* ---------------------------------------------------------------- what runs here */
+
+static void write_label(di_text *out, const char *name, const char *value) {
+    di_text_printf(out, "%s=\"", name);
+    for (const char *c = value; *c; c++) {
+        if (*c == '"' || *c == '\\') di_text_putc(out, '\\');
+        di_text_putc(out, *c == '\n' ? ' ' : *c);
+    }
+    di_text_putc(out, '"');
+}
+
+void di_build_metric_write(const di_model_info *info, const char *model, di_text *out) {
+    const struct {
+        const char *name, *value;
+    } rows[] = {
+        {"version", di_version()},
+        {"compiler", __VERSION__},
+        {"isa", info->isa},
+        {"profile", info->profile},
+        {"architecture", info->architecture},
+        {"fingerprint", info->fingerprint},
+        {"model_name", model},
+    };
+    static const char name[] = "deepinfer_build_info";
+    di_text_printf(out, "# HELP %s what runs here\n# TYPE %s gauge\n%s{", name, name, name);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (i) di_text_putc(out, ',');
+        write_label(out, rows[i].name, rows[i].value);
+    }
+    di_text_puts(out, "} 1\n");
 }
 
 /* ---------------------------------------------------------------- names of vLLM */
@@ -93,12 +151,8 @@ static double gauge(const di_metrics *metrics, di_gauge_id id) {
 }
 
 static void write_labels(di_text *out, const char *model) {
-    di_text_puts(out, "model_name=\"");
-    for (const char *c = model; *c; c++) {
-        if (*c == '"' || *c == '\\') di_text_putc(out, '\\');
-        di_text_putc(out, *c == '\n' ? ' ' : *c);
-    }
-    di_text_puts(out, "\",engine=\"0\"");
+    write_label(out, "model_name", model);
+    di_text_puts(out, ",engine=\"0\"");
 }
 
 static void write_aliases(const di_metrics *metrics, const char *labels, di_text *out) {

@@ -79,13 +79,18 @@ static di_status read_line(di_keys *keys, const char *line, size_t length, const
     return add_key(keys, line + start, first - start, line + second, length - second, where, error);
 }
 
+void di_warn_public_file(di_log *log, const char *path) {
+    struct stat info;
+    if (stat(path, &info) == 0 && (info.st_mode & S_IROTH))
+        di_log_write(log, DI_LOG_WARN, "server",
+                     "%s can be read by every user of this machine; chmod o-r keeps it secret", path);
+}
+
 static di_status read_file(di_keys *keys, const char *path, di_log *log, di_error *error) {
     char *data = NULL;
     size_t length = 0;
     di_status status = (di_status)di_read_file(path, FILE_BYTES, &data, &length, error);
-    struct stat info;
-    if (status == DI_OK && stat(path, &info) == 0 && (info.st_mode & S_IROTH))
-        di_log_write(log, DI_LOG_WARN, "server", "%s can be read by every user of this machine", path);
+    if (status == DI_OK) di_warn_public_file(log, path);
     size_t before = keys->count;
     unsigned number = 1;
     for (size_t at = 0; status == DI_OK && at < length; number++) {

@@ -46,8 +46,11 @@ static di_status bind_one(di_server *server, const struct addrinfo *info, di_err
     if (bind(opened, info->ai_addr, info->ai_addrlen) != 0) {
         int reason = errno;
         close(opened);
-        return di_fail_errno(error, DI_ERR_IO, reason == EADDRINUSE ? "port" : "host", reason, "cannot listen on %s",
-                             where);
+        if (reason == EADDRINUSE)
+            return di_fail_errno(error, DI_ERR_IO, "port", reason,
+                                 "another program listens on %s already (ss -ltnp shows which); --port takes another",
+                                 where);
+        return di_fail_errno(error, DI_ERR_IO, "host", reason, "cannot listen on %s", where);
     }
     struct sockaddr_storage bound = {0};
     socklen_t length = sizeof bound;

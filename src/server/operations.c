@@ -138,6 +138,15 @@ static void answer_metrics(void *app, di_exchange *exchange) {
     const di_operations *operations = app;
     di_text body = {0};
     di_metrics_write_prometheus(di_engine_metrics(operations->engine), &body);
+    di_engine_progress progress = di_engine_get_progress(operations->engine);
+    di_text reason = {0};
+    bool ready = di_operations_ready(&progress, di_server_draining(operations->server), operations->stall_ms, &reason);
+    di_text_free(&reason);
+    di_text_printf(
+        &body,
+        "# HELP deepinfer_ready 1 while /health/ready says 200\n# TYPE deepinfer_ready gauge\ndeepinfer_ready %d\n",
+        ready);
+    di_build_metric_write(di_engine_info(operations->engine), operations->model, &body);
     di_http_metrics_write(operations->server, &body);
     di_vllm_metrics_write(di_engine_metrics(operations->engine), operations->model, &body);
     if (body.failed)
@@ -149,8 +158,17 @@ static void answer_metrics(void *app, di_exchange *exchange) {
 
 /* ---------------------------------------------------------------- requests */
 
+/* Who asks for the list of requests. */
+typedef struct reader {
+    di_json_writer *writer;
+    bool sees_all;
+    uint64_t tenant;
+} reader;
+
 static void write_request(void *arg, const di_live_request *live) {
-    di_json_writer *writer = arg;
+    const reader *who = arg;
+    di_json_writer *writer = who->writer;
+    if (!who->sees_all && live->tenant != who->tenant) return;
     di_json_object_begin(writer);
     di_json_key(writer, "id");
     di_json_string(writer, live->id);
@@ -189,7 +207,9 @@ static void answer_requests(void *app, di_exchange *exchange) {
     write_progress(&writer, &progress);
     di_json_key(&writer, "data");
     di_json_array_begin(&writer);
-    di_status status = di_engine_each_request(operations->engine, write_request, &writer, &error);
+    const char *tenant = di_exchange_tenant(exchange);
+    reader who = {&writer, !tenant || strcmp(tenant, DI_KEYS_OPERATOR) == 0, di_namespace(tenant)};
+    di_status status = di_engine_each_request(operations->engine, write_request, &who, &error);
     di_json_array_end(&writer);
     di_json_object_end(&writer);
     if (status == DI_OK) {

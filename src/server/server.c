@@ -287,7 +287,7 @@ static void on_reload_signal(evutil_socket_t number, short what, void *arg) {
     } else {
         di_log_write(server->log, DI_LOG_ERROR, "server", "keys stay as they were: %s", error.message);
     }
-    if (di_tls_open(settings->tls_cert, settings->tls_key, &tls, &error) == DI_OK) {
+    if (di_tls_open(settings->tls_cert, settings->tls_key, server->log, &tls, &error) == DI_OK) {
         SSL_CTX_free(server->tls); /* connections keep theirs */
         server->tls = tls;
     } else {
@@ -325,6 +325,8 @@ di_status di_server_open(const di_config *config, di_log *log, di_server **serve
     di_server *made = calloc(1, sizeof *made);
     if (!made) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the server");
     made->log = log;
+    made->opened = time(NULL);
+    made->counters.errors[0].code = di_status_name(DI_ERR_INTERNAL); /* to be seen at 0: alerts look for growth */
     made->socket = made->wake = -1;
     pthread_mutex_init(&made->mutex, NULL);
     pthread_cond_init(&made->work_waits, NULL);
@@ -332,7 +334,7 @@ di_status di_server_open(const di_config *config, di_log *log, di_server **serve
     di_status status = read_settings(config, &made->settings, error);
     const di_http_settings *settings = &made->settings;
     if (status == DI_OK) status = di_keys_read(settings->api_key, settings->api_key_file, log, &made->keys, error);
-    if (status == DI_OK) status = di_tls_open(settings->tls_cert, settings->tls_key, &made->tls, error);
+    if (status == DI_OK) status = di_tls_open(settings->tls_cert, settings->tls_key, log, &made->tls, error);
     if (status == DI_OK) {
         const char *where = di_config_text(config, DI_OPT_ACCESS_LOG);
         bool quiet = di_config_bool(config, DI_OPT_QUIET) && strcmp(where, "stderr") == 0;

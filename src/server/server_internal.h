@@ -66,7 +66,7 @@ struct di_server {
     bool loading, draining, stopped, cut; /* cut: by a second signal */
     int64_t drain_until_ns;
     uint64_t id_prefix, id_count;
-    time_t date_second;
+    time_t opened, date_second;
     char date[40];
     /* connection.c */
     di_connection *connections; /* newest first */

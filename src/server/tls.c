@@ -3,6 +3,8 @@
 
 #include <openssl/err.h>
 
+#include "server/keys.h"
+
 /* Appends OpenSSL's own reason. */
 static di_status fail_tls(di_error *error, const char *param, const char *path, const char *what) {
     char reason[160] = "unknown reason";
@@ -18,7 +20,7 @@ static int no_passphrase(char *buffer, int size, int writing, void *arg) {
     return -1;
 }
 
-di_status di_tls_open(const char *certificate, const char *key, SSL_CTX **context, di_error *error) {
+di_status di_tls_open(const char *certificate, const char *key, di_log *log, SSL_CTX **context, di_error *error) {
     *context = NULL;
     if (!certificate[0] && !key[0]) return DI_OK;
     if (!certificate[0] || !key[0])
@@ -38,9 +40,11 @@ di_status di_tls_open(const char *certificate, const char *key, SSL_CTX **contex
                           "no private key without passphrase in PEM form, or not that of the certificate");
     else if (SSL_CTX_check_private_key(made) != 1)
         status = fail_tls(error, "tls-key", key, "not the key of the certificate");
-    if (status == DI_OK)
+    if (status == DI_OK) {
+        di_warn_public_file(log, key);
         *context = made;
-    else
+    } else {
         SSL_CTX_free(made);
+    }
     return status;
 }

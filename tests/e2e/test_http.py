@@ -41,7 +41,7 @@ class Start(Case):
 
     def test_what_is_wrong_is_found_before_the_model_is_loaded(self):
         with Server() as server:
-            self.failed("serve", "/nowhere", "--port", server.port, says="Address already in use")
+            self.failed("serve", "/nowhere", "--port", server.port, says=f"another program listens on 127.0.0.1:{server.port} already")
         self.usage("serve", "/nowhere", "--host", "no.such.host.invalid", says="--host no.such.host.invalid is no address")
         self.usage("serve", "/nowhere", "--tls-cert", "x.pem", says="belong together")
         self.usage("serve", "/nowhere", "--tls-cert", "x.pem", "--tls-key", "y.pem", says="x.pem: no certificate chain")
@@ -168,8 +168,11 @@ class Small(Case):
         for name in ("deepinfer_queue_requests", "deepinfer_http_connections", "vllm:num_requests_running", "vllm:num_requests_waiting",
                      "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:time_to_first_token_seconds",
                      "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds", "vllm:prefix_cache_hits_total",
-                     "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total", "process_resident_memory_bytes"):
+                     "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total", "process_resident_memory_bytes",
+                     "process_start_time_seconds", "process_open_fds", "process_max_fds", "deepinfer_ready", "deepinfer_build_info"):
             self.assertIn(name, names)
+        self.assertRegex(text, r'(?m)^deepinfer_build_info\{version="\d+\.\d+\.\d+",compiler=".+",isa="\w+",profile="\w+",architecture="deepseek_v41",fingerprint=".+",model_name="a\\"b"\} 1$')
+        self.assertRegex(text, r"(?m)^deepinfer_ready 1$")
         read = set(re.findall(r'"((?:deepinfer|vllm)[_:]\w+)"', (common.ROOT / "src/server/page/live.js").read_text()))
         self.assertGreater(len(read), 8)
         self.assertEqual({name for name in read if name not in names and re.sub(r"_(sum|count)$", "", name) not in names}, set())
@@ -204,6 +207,61 @@ class Small(Case):
             self.assertRegex(lines[0]["tenant"], r"^key-[0-9a-f]{8}$")
             self.assertEqual(lines[1]["error"], "invalid_api_key")
             self.assertEqual([line["path"] for line in moved], ["/load"])
+
+
+    def test_errors_are_counted_by_their_code(self):
+        with Server("--api-key", KEY) as server:
+            for _ in range(3):
+                server.ask("GET", "/version")
+            server.ask("GET", "/nothing", headers=bearer(KEY))
+            status, wrong = server.json("POST", "/v1/chat/completions", {"model": "nano"}, bearer(KEY))
+            self.assertEqual(status, 400)
+            text = server.ask("GET", "/metrics", headers=bearer(KEY))[2].decode()
+            self.assertEqual(dict(re.findall(r'(?m)^deepinfer_http_errors_total\{code="(\w+)"\} (\d+)$', text)),
+                             {"internal": "0", "invalid_api_key": "3", "not_found": "1", wrong["error"]["code"]: "1"})
+            value = lambda name: float(re.search(rf"(?m)^{name} (\S+)$", text)[1])
+            self.assertLess(abs(value("process_start_time_seconds") - time.time()), 600)
+            self.assertLess(abs(value("process_open_fds") - server.descriptors()), 4)  # connections that just end
+            self.assertGreaterEqual(value("process_max_fds"), 1024)
+
+
+class Secrets(Case):
+    def test_no_key_is_in_any_log(self):
+        """All that the most talkative log says, of right and wrong keys wherever they come from."""
+        with tempfile.TemporaryDirectory() as folder:
+            path, log = f"{folder}/keys", f"{folder}/access.jsonl"
+            with open(path, "w") as file:
+                file.write("alice sk-in-the-file\n")
+            os.chmod(path, 0o644)
+            with Server("--log-level", "debug", "--api-key", KEY, "--api-key-file", path, "--access-log", log) as server:
+                server.ask("GET", "/version", headers=bearer(KEY))
+                server.ask("GET", "/version?key=sk-in-the-query", headers={"x-api-key": "sk-in-the-file"})
+                server.ask("GET", "/version", headers=bearer("sk-wrong-one"))
+                server.ask("POST", "/v1/completions", {"model": "nano", "prompt": "sk-in-the-prompt", "max_tokens": 2}, bearer(KEY))
+                server.ask("POST", "/v1/completions", {"model": "nano", "prompt": "sk-in-the-prompt", "max_tokens": -2}, bearer(KEY))
+                with open(path, "w") as file:
+                    file.write("alice sk-in-the-file\nbob sk-in-the-file\n")
+                server.signal(signal.SIGHUP)
+                server.wait_for_log("keys stay as they were")
+                self.assertEqual(server.stop(), 0)
+                text = server.log()
+            with open(log) as file:
+                self.assertNotIn("sk-", text + file.read())
+            # Which options are set, and from where, is there for the reader of the log.
+            self.assertRegex(text, r"serve: option api-key-file = \S+/keys \(command line\)")
+            self.assertIn("option api-key = (secret) (command line)", text)
+            self.assertIn("every user of this machine sees the key on the command line", text)
+            self.assertIn(f"{path} can be read by every user of this machine", text)
+
+    def test_a_private_key_that_all_may_read_is_warned_of(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cert, key = certificate(folder)
+            os.chmod(key, 0o600)
+            with Server("--tls-cert", cert, "--tls-key", key) as server:
+                self.assertNotIn("can be read by every user", server.log())
+                os.chmod(key, 0o644)
+                server.signal(signal.SIGHUP)
+                server.wait_for_log(f"{key} can be read by every user")
 
 
 class Keys(Case):

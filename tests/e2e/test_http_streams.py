@@ -2,6 +2,7 @@
 # labels: serial timing
 """Streams over the transport: draining under load, keepalive, slow readers, keys as tenants, requests in progress."""
 import json
+import re
 import socket
 import tempfile
 import threading
@@ -180,6 +181,32 @@ class Streams(Case):
             self.assertEqual(cached("sk-alice-1234"), 0)
             self.assertGreater(cached("sk-alice-1234"), 0)
             self.assertEqual(cached("sk-bob-56789"), 0)
+
+    def test_a_key_sees_only_its_own_requests(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/keys", "w") as file:
+                file.write("alice sk-alice-1234\nalice sk-alice-other\nbob sk-bob-56789\noperator sk-operator-1\n")
+            server = self.serve("--api-key-file", f"{folder}/keys", "--open-probes")
+            streams = [Stream(server, post(request(LONG), more=f"Authorization: Bearer sk-{who}\r\nx-request-id: of-{who}\r\n"))
+                       for who in ("alice-1234", "bob-56789")]
+            for stream in streams:
+                stream.until(b'"content":"')
+
+            def seen(who):
+                status, headers, body = server.ask("GET", "/v1/requests", headers={"x-api-key": f"sk-{who}"})
+                self.assertEqual(status, 200)
+                return sorted({re.sub(r"^.*of-", "", r["id"]) for r in json.loads(body)["data"]})
+
+            self.assertEqual(seen("alice-1234"), ["alice-1234"])
+            self.assertEqual(seen("alice-other"), ["alice-1234"])
+            self.assertEqual(seen("bob-56789"), ["bob-56789"])
+            self.assertEqual(seen("operator-1"), ["alice-1234", "bob-56789"])
+            # What anybody with a key can read names neither another tenant nor another request.
+            for path in ("/metrics", "/health/ready", "/load", "/version", "/v1/models"):
+                body = server.ask("GET", path, headers={"x-api-key": "sk-bob-56789"})[2]
+                self.assertNotIn(b"alice", body, path)
+            for stream in streams:
+                stream.socket.close()
 
     def test_clients_that_drop_leave_nothing(self):
         server = self.serve()
