@@ -66,6 +66,7 @@ static di_status make_reply(di_call *call) {
         .stop_in_text = call->stop_in_text,
         .logprobs = sampling->logprobs,
         .token_ids = call->token_ids,
+        .draft_records = call->draft_records,
         .logits_hash = sampling->logits_hash,
         .tokenizer = api->tokenizer,
         .prompt_ids = call->ids,
@@ -128,6 +129,7 @@ static di_status submit(di_call *call) {
         params.sampling = call->sampling;
         params.priority = call->priority;
         params.tenant = call->tenant;
+        params.draft_records = call->draft_records;
         if (call->endpoint != DI_ENDPOINT_COMPLETIONS) {
             params.stop_arm_token_id = call->prompt.stop_arm_token_id;
             params.stop_disarm_token_id = call->prompt.stop_disarm_token_id;

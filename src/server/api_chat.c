@@ -31,6 +31,11 @@ static void write_extras(const di_reply *reply, di_json_writer *writer, di_reply
         di_json_key(writer, "token_ids");
         di_reply_write_list(writer, &choice->lists[DI_LIST_IDS], unsent);
     }
+    di_reply_list *drafts = &choice->lists[DI_LIST_DRAFTS];
+    if (reply->options.draft_records && (!unsent || di_reply_has_unsent(drafts))) {
+        di_json_key(writer, "drafts");
+        di_reply_write_list(writer, drafts, unsent);
+    }
     if (choice->finished && choice->has_hash) {
         char hash[16];
         static const char digits[] = "0123456789abcdef";

@@ -160,6 +160,40 @@ static void add_completion_logprob(di_reply *reply, di_reply_choice *choice, con
     di_json_object_end(&writer);
 }
 
+/* ----------------------------------------------------------------------------------------------------- drafts */
+
+static void write_draft_ids(const di_reply *reply, di_json_writer *writer, const di_draft_record *record) {
+    di_json_key(writer, "drafted");
+    di_json_array_begin(writer);
+    for (size_t i = 0; i < record->count; i++) di_json_integer(writer, record->token_ids[i]);
+    di_json_array_end(writer);
+    di_json_key(writer, "drafted_text");
+    di_json_array_begin(writer);
+    for (size_t i = 0; i < record->count && reply->options.tokenizer; i++) {
+        size_t length = 0;
+        const char *bytes = di_tokenizer_bytes(reply->options.tokenizer, record->token_ids[i], &length);
+        di_json_string_n(writer, bytes ? bytes : "", length);
+    }
+    di_json_array_end(writer);
+}
+
+/* What became of the drafts of one step. */
+static void add_drafts(di_reply *reply, di_reply_choice *choice, const di_draft_record *record) {
+    di_json_writer writer;
+    di_json_begin(&writer, add_value(choice, DI_LIST_DRAFTS));
+    di_json_object_begin(&writer);
+    di_json_key(&writer, "position");
+    di_json_integer(&writer, record->position);
+    di_put_unsigned(&writer, "index", choice->tokens);
+    write_draft_ids(reply, &writer, record);
+    di_put_unsigned(&writer, "accepted", record->accepted);
+    di_json_key(&writer, "confidence");
+    di_json_array_begin(&writer);
+    for (size_t i = 0; i < record->count && record->confidence; i++) di_json_float(&writer, record->confidence[i]);
+    di_json_array_end(&writer);
+    di_json_object_end(&writer);
+}
+
 /* ----------------------------------------------------------------------------------------------------- events */
 
 void di_reply_begin(di_reply *reply) {
@@ -178,8 +212,10 @@ void di_reply_token(di_reply *reply, uint32_t index, const di_event *event, bool
     /* A response's are those of its message, which ends where calls begin. */
     bool response = options->kind == DI_REPLY_RESPONSES && !reasoning && !choice->answer.call_count;
     if (options->logprobs >= 0 && (chat || response)) add_chat_logprob(reply, choice, event, reasoning);
-    if (options->token_ids && event->kind == DI_EVENT_TOKEN)
-        di_text_printf(add_value(choice, DI_LIST_IDS), "%d", event->token_id);
+    if (event->kind != DI_EVENT_TOKEN) return;
+    if (options->token_ids) di_text_printf(add_value(choice, DI_LIST_IDS), "%d", event->token_id);
+    if (options->draft_records && event->drafts.count) add_drafts(reply, choice, &event->drafts);
+    choice->tokens++;
 }
 
 void di_reply_part(di_reply *reply, uint32_t index, const di_part *part) {

@@ -28,7 +28,7 @@ typedef struct di_reply_options {
     bool one_call;       /* give out the first call only */
     bool stop_in_text;   /* a stop string that ended a choice belongs to its text */
     int32_t logprobs;    /* -1 = off, N best */
-    bool token_ids, logits_hash;
+    bool token_ids, logits_hash, draft_records;
     const di_tokenizer *tokenizer;                                  /* for logprobs */
     const di_ids *prompt_ids;                                       /* [prompts], with token_ids */
     const di_json *request;                                         /* Responses: fields that the answer repeats */
@@ -45,6 +45,7 @@ typedef enum di_reply_list_id {
     DI_LIST_CONTENT,   /* chat logprobs of the answer */
     DI_LIST_REASONING, /* and of the reasoning */
     DI_LIST_IDS,
+    DI_LIST_DRAFTS,
     DI_LIST_TOKENS, /* completions: the four lists of their logprobs */
     DI_LIST_LOGPROBS,
     DI_LIST_TOP,
@@ -59,6 +60,7 @@ typedef struct di_reply_choice {
     di_answer answer; /* completions: the text is answer.content */
     di_reply_list lists[DI_LIST_COUNT];
     size_t text_offset; /* characters of the tokens so far */
+    uint64_t tokens;    /* so far */
     bool finished;
     di_answer_finish finish;
     char *stop_string; /* the string that ended it, NULL = none */

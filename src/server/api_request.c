@@ -263,6 +263,7 @@ static bool read_sampling(di_call *call) {
     read_bool(body, "logits_hash", &sampling->logits_hash);
     read_bool(body, "include_stop_str_in_output", &call->stop_in_text);
     read_bool(body, "return_token_ids", &call->token_ids);
+    read_bool(body, "draft_records", &call->draft_records);
     const di_json *seed = di_field_get(body, "seed");
     if (seed) {
         if (!di_json_uint64(seed, &sampling->seq_seed))

@@ -502,6 +502,46 @@ class Answers(api_case.Case):
         self.eventually(lambda: not [r for r in self.client.get("/v1/requests").json["data"] if r["id"] == "my-request"], 5)
 
 
+class Drafts(api_case.Case):
+    """What became of drafts: the same list streamed and whole, sums as in the usage, and no token changes."""
+
+    arguments = ("--spec", "4")
+
+    def one(self, path, body):
+        whole = self.good(path, body).json
+        chunks = [chunk for _, chunk in self.good(path, dict(body, stream=True, seed=whole["seed"])).events[:-1]]
+        drafted = accepted = 0
+        for index, choice in enumerate(whole["choices"]):
+            parts = [part for chunk in chunks for part in chunk["choices"] if part["index"] == index]
+            self.assertEqual([record for part in parts for record in part.get("drafts", [])], choice["drafts"])
+            self.assertTrue(all(part.get("drafts", [1]) for part in parts), "an empty list in a chunk")
+            ids = choice["token_ids"]
+            for record in choice["drafts"]:
+                at, right = record["index"], record["accepted"]
+                self.assertEqual(record["position"], whole["usage"]["prompt_tokens"] + at)
+                self.assertEqual(record["drafted"][:right], ids[at : at + right])
+                if right < len(record["drafted"]) and at + right < len(ids):
+                    self.assertNotEqual(record["drafted"][right], ids[at + right])
+                self.assertEqual(len(record["drafted_text"]), len(record["drafted"]))
+                self.assertEqual(len(record["confidence"]), len(record["drafted"]))
+                self.assertTrue(all(0 <= chance <= 1 for chance in record["confidence"]))
+                drafted, accepted = drafted + len(record["drafted"]), accepted + right
+        self.assertEqual((drafted, accepted), (whole["usage"]["draft_tokens"], whole["usage"]["accepted_draft_tokens"]))
+        self.assertGreater(drafted, 4)
+        self.assertNotIn("drafts", self.good(path, dict(body, draft_records=False)).json["choices"][0])
+        return accepted
+
+    def test_records(self):
+        accepted = 0
+        for more in ({"temperature": 0}, {"temperature": 1, "seed": 3, "n": 3}, {"temperature": 0.6, "seed": 9, "logprobs": True, "stop": ["zzz"]}):
+            body = {"max_tokens": 40, "draft_records": True, "return_token_ids": True, "ignore_eos": True, **more}
+            accepted += self.one(CHAT, {"messages": HELLO, **body})
+            accepted += self.one(CHAT, {"messages": HELLO, "thinking": {"type": "enabled"}, **body})
+            body.update({"logprobs": 2} if "logprobs" in body else {})
+            accepted += self.one(COMPLETIONS, {"prompt": "The table is booked for", **body})
+        self.assertGreater(accepted, 50)
+
+
 class Recorded(api_case.Case):
     """Requests that the reference package took or refused: ours does the same, with the words that clients look for."""
 

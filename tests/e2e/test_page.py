@@ -290,6 +290,32 @@ class Scripted(PageCase):
         }""")
         self.assertEqual(faults[:5], [])
 
+    def test_expected_tokens(self):
+        """The curve by hand: a record that ends early says nothing about what lies behind; a threshold cuts by survival."""
+        page = self.open(self.address)
+        got = page.evaluate("""async () => {
+            const { expectedTokens, passing, tokensWithDrafts } = await import("/page/lab.js");
+            const record = (accepted, ...confidence) => ({ index: 0, accepted, confidence, drafted_text: confidence.map(String) });
+            const records = [record(2, 1, 1, 1), record(0, 0.5, 0.5, 0.5), record(3, 1, 0.9, 0.8), record(1, 0.9)];
+            const list = tokensWithDrafts(["a", "b", "c", "d"], [{ index: 1, accepted: 1, confidence: [], drafted_text: ["b", "x", "y"] }]);
+            return [expectedTokens(records, 0), expectedTokens(records, 0.75).tokens, expectedTokens([], 0).tokens, passing(records[2], 0.8),
+                passing({ confidence: [], drafted_text: ["a", "b"] }, 0.9), list.map((t) => t.kind), list[2].rejected];
+        }""")
+        self.assertEqual(got[0]["seen"], [4, 2, 2])
+        self.assertEqual(got[0]["rates"], [0.75, 1, 0.5])
+        self.assertEqual(got[0]["tokens"], [1, 1.75, 2.5, 2.875])
+        self.assertEqual(got[1], [1, 1.75, 2.5, 2.5])
+        self.assertEqual(got[2:], [[1], 2, 2, ["single", "accepted", "own", "single"], ["x", "y"]])
+
+    def test_lab_of_a_server_without_drafts(self):
+        page = self.open(self.address)
+        page.get_by_label("Show drafts in answers").check()
+        self.say(page, "Hello")
+        self.done(page)
+        self.assertEqual((self.sent()["draft_records"], self.sent()["logprobs"]), (True, True))
+        expect(page.locator(".answer .text")).to_contain_text("You said: Hello")  # the server of the test knows nothing of tokens
+        self.assertFalse(page.locator("#lab-figures").is_visible())
+
     def test_events_at_every_cut(self):
         page = self.open(self.address)
         faults = page.evaluate(r"""async () => {
@@ -399,9 +425,9 @@ class Scripted(PageCase):
 class Real(PageCase):
     """The page as the program serves it, with the program's own answers."""
 
-    def serve(self, **environment):
+    def serve(self, *options, **environment):
         self.faults = []
-        self.server = http_server.Server("--access-log", "off", "--thinking", "on", model=common.TINY, threads=0, env=common.environment(**environment))
+        self.server = http_server.Server("--access-log", "off", *(options or ("--thinking", "on")), model=common.TINY, threads=0, env=common.environment(**environment))
         self.address = f"http://{self.server.host}:{self.server.port}/"
 
     def tearDown(self):
@@ -455,6 +481,72 @@ class Real(PageCase):
         third = self.done(page, 2)
         expect(third.locator(".text")).not_to_be_empty()
         self.assertFalse(third.locator(".thinking").is_visible())
+
+    def test_draft_lab(self):
+        """Accepted and rejected drafts in the stream; the figures come from what was recorded, and the sliders move them."""
+        self.serve("--thinking", "off", "--spec", "4")
+        page = self.open(self.address)
+        page.get_by_label("Temperature").fill("1.2")
+        page.get_by_label("Token limit").fill("120")
+        page.get_by_label("Seed").fill("5")
+        self.say(page, "Where is my order?")
+        plain = self.done(page).locator(".text").inner_text()
+        lab = page.get_by_label("Show drafts in answers")
+        lab.check()
+        expect(page.locator("#lab-note")).to_have_text("The next answer brings the first figures.")
+        page.get_by_role("button", name="New chat").click()
+        self.say(page, "Where is my order?")
+        answer = self.done(page)
+        tokens = answer.locator(".tokens")
+        self.assertGreater(tokens.locator(".accepted").count(), 3)
+        self.assertGreater(tokens.locator("del.rejected").count(), 0)
+        shown = tokens.evaluate("(e) => [...e.querySelectorAll('span.token')].map((t) => t.textContent).join('')")
+        squeezed = lambda text: "".join(text.split())
+        self.assertTrue(squeezed(shown).startswith(squeezed(plain)), (shown, plain))
+        expect(answer.locator(".facts")).to_contain_text("drafts accepted")
+        for cue in ("border-bottom-style", "text-decoration-line"):
+            marks = [tokens.locator(mark).first.evaluate(f"(e) => getComputedStyle(e).getPropertyValue('{cue}')") for mark in (".accepted", ".rejected")]
+            self.assertNotEqual(*marks, "the marks differ in colour only")
+        words = page.locator("#lab-words")
+        expect(words).to_contain_text("tokens a step with up to 4 drafts")
+        whole = float(words.inner_text().split()[0])
+        self.assertGreater(whole, 1)
+        rates = page.locator("#lab-rates tr")
+        self.assertEqual(rates.count(), 4)
+        self.assertEqual(page.locator("#lab-curve polyline.curve").count(), 1)
+        self.shot(page, "lab-1280-light")
+        length = page.get_by_label("Draft length")
+        length.focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowLeft")
+        expect(words).to_contain_text("with up to 1 draft,")
+        self.assertLess(float(words.inner_text().split()[0]), whole)
+        length.press("End")
+        page.get_by_label("Threshold").press("End")
+        expect(words).to_contain_text("1.00 tokens a step")
+        expect(page.locator("#live-drafts")).to_contain_text("%", timeout=8000)
+        page.reload()
+        expect(page.locator(".tokens .accepted").first).to_be_visible()
+        expect(lab).to_be_checked()
+        answer = page.locator(".answer")
+        answer.get_by_role("button", name="Same again?").click()
+        expect(answer.locator(".verdict")).to_have_attribute("data-result", "equal", timeout=60000)
+        lab.uncheck()
+        expect(page.locator(".tokens")).to_be_hidden()
+        self.assertEqual(answer.locator(".text").inner_text(), plain)
+        phone = self.open(self.address, width=390, height=844, has_touch=True, is_mobile=True, color_scheme="dark")
+        phone.get_by_role("button", name="Settings").click()
+        phone.get_by_label("Show drafts in answers").check()
+        phone.get_by_role("button", name="Close").click()
+        phone.get_by_label("Message", exact=True).fill("Where is my order?")
+        phone.get_by_role("button", name="Send").click()
+        self.done(phone)
+        self.shot(phone, "lab-answer-390-dark")
+        phone.get_by_role("button", name="Settings").click()
+        phone.locator("#lab-curve").scroll_into_view_if_needed()
+        self.shot(phone, "lab-390-dark")
+        self.assertLessEqual(phone.evaluate("document.documentElement.scrollWidth"), 390)
+        self.assertLess(phone.locator("#lab-curve").bounding_box()["width"], 390)
 
 
 if __name__ == "__main__":

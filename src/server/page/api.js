@@ -127,12 +127,15 @@ export class Answer {
     finish = "";
     usage = null;
     tokenIds = null;
+    tokens = []; // texts of the tokens, if log-probabilities were asked for
+    drafts = []; // records, if they were asked for
     logitsHash = "";
     seed = "";
     started = performance.now();
     firstAt = 0;
     answerAt = 0;
     endedAt = 0;
+    #decoder = new TextDecoder();
 
     add(chunk) {
         if (chunk.usage) this.usage = chunk.usage;
@@ -148,6 +151,10 @@ export class Answer {
         if (!this.answerAt && (delta.content || delta.tool_calls)) this.answerAt = now;
         if (choice.finish_reason) this.finish = choice.finish_reason;
         if (Array.isArray(choice.token_ids)) this.tokenIds = [...(this.tokenIds ?? []), ...choice.token_ids];
+        const { reasoning_content: thoughts, content: said } = choice.logprobs ?? {};
+        for (const entry of [...(thoughts ?? []), ...(said ?? [])])
+            this.tokens.push(entry.bytes ? this.#decoder.decode(new Uint8Array(entry.bytes), { stream: true }) : entry.token);
+        if (Array.isArray(choice.drafts)) this.drafts.push(...choice.drafts);
         if (choice.logits_hash) this.logitsHash = choice.logits_hash;
     }
 

@@ -6,11 +6,12 @@
 
 import { Answer, ApiError, chatBody, getModel, streamChat } from "./api.js";
 import { compare, sameAgain } from "./again.js";
+import { showLab, showTokens } from "./lab.js";
 import { Live } from "./live.js";
 import { showMarkdown } from "./markdown.js";
 
 const $ = (id) => document.getElementById(id);
-const SETTINGS = ["system", "thinking", "effort", "temperature", "max-tokens", "top-p", "top-k", "seed", "format", "schema", "tools", "crowd", "theme", "key"];
+const SETTINGS = ["system", "thinking", "effort", "temperature", "max-tokens", "top-p", "top-k", "seed", "format", "schema", "tools", "crowd", "theme", "key", "lab-length", "lab-threshold"];
 const TOOLS_EXAMPLE = [{
     type: "function",
     function: {
@@ -77,19 +78,22 @@ function currentOptions() {
         max_tokens: optionalNumber("max-tokens"),
         response_format: responseFormat(),
         tools: parseTools(),
+        ...(labOn() ? { draft_records: true, logprobs: true } : {}),
     };
 }
 
+const labOn = () => $("lab-on").checked;
 const drawSeed = () => String(crypto.getRandomValues(new Uint32Array(1))[0]);
 const nextSeed = () => $("seed").value.trim() || drawSeed();
 
 function saveSettings() {
-    store("settings", Object.fromEntries(SETTINGS.map((id) => [id, $(id).value])));
+    store("settings", { ...Object.fromEntries(SETTINGS.map((id) => [id, $(id).value])), lab: labOn() });
 }
 
 function restoreSettings() {
     const saved = recall("settings") ?? {};
     for (const id of SETTINGS) if (typeof saved[id] === "string") $(id).value = saved[id];
+    $("lab-on").checked = saved.lab === true;
     applyTheme();
     showSchema();
 }
@@ -160,13 +164,13 @@ function answerOf(turn) {
 function newAnswer(options, seed) {
     return {
         role: "assistant", options, seed, state: "running", content: "", reasoning: "", toolCalls: [], finish: "", usage: null,
-        tokenIds: null, logitsHash: "", error: null, times: null, note: "",
+        tokenIds: null, tokens: [], drafts: [], logitsHash: "", error: null, times: null, note: "",
     };
 }
 
 function take(turn, answer) {
-    const { content, reasoning, toolCalls, finish, usage, tokenIds, logitsHash, started, firstAt, answerAt, endedAt } = answer;
-    Object.assign(turn, { content, reasoning, toolCalls, finish, usage, tokenIds, logitsHash, times: { started, firstAt, answerAt, endedAt } });
+    const { content, reasoning, toolCalls, finish, usage, tokenIds, tokens, drafts, logitsHash, started, firstAt, answerAt, endedAt } = answer;
+    Object.assign(turn, { content, reasoning, toolCalls, finish, usage, tokenIds, tokens, drafts, logitsHash, times: { started, firstAt, answerAt, endedAt } });
 }
 
 function describe(error) {
@@ -391,6 +395,23 @@ function paintFailure(turn, view) {
     if (details.some(Boolean)) add("span", details.filter(Boolean).join(" · "));
 }
 
+/** With the lab on, an answer that was made with it is shown token by token: reasoning, markup of calls and all. */
+function paintDrafts(turn, view) {
+    const place = view.querySelector(".tokens");
+    const inLab = labOn() && Boolean(turn.tokens?.length);
+    place.hidden = !inLab;
+    view.querySelector(".text").hidden = inLab;
+    if (!inLab) return;
+    view.querySelector(".thinking").hidden = true;
+    showTokens(place, turn.tokens, turn.drafts);
+    paintLab();
+}
+
+function paintLab() {
+    const made = turns.filter((turn) => turn.options?.draft_records && turn.tokens?.length);
+    showLab(made.flatMap((turn) => turn.drafts), made.some((turn) => turn.state === "done"));
+}
+
 function facts(turn) {
     const { usage, times, options } = turn;
     const parts = [`seed ${turn.seed}`];
@@ -404,6 +425,7 @@ function facts(turn) {
     if (times?.firstAt) parts.push(`first after ${duration((times.firstAt - times.started) / 1000)}`);
     const cached = usage?.prompt_tokens_details?.cached_tokens ?? usage?.prompt_cache_hit_tokens;
     if (cached !== undefined) parts.push(`${cached} of ${usage.prompt_tokens} prompt tokens cached`);
+    if (usage?.draft_tokens) parts.push(`${usage.accepted_draft_tokens} of ${usage.draft_tokens} drafts accepted`);
     if (turn.state === "stopped") parts.push("stopped");
     else if (turn.finish === "length") parts.push("cut at the limit of tokens");
     if (turn.logitsHash) parts.push(`logits ${turn.logitsHash}`);
@@ -418,6 +440,7 @@ function paint(turn) {
     view.setAttribute("aria-busy", String(turn.state === "running"));
     paintThinking(turn, view);
     showMarkdown(view.querySelector(".text"), turn.content);
+    paintDrafts(turn, view);
     paintCalls(turn, view);
     paintFailure(turn, view);
     view.querySelector(".waiting").hidden = turn.state !== "running" || Boolean(turn.content || turn.reasoning || turn.toolCalls.length);
@@ -676,6 +699,7 @@ function listen() {
         stop();
         turns = [];
         showTurns();
+        paintLab();
         saveTurns();
         $("prompt").focus();
     });
@@ -697,6 +721,11 @@ function listen() {
         showSchema();
         saveSettings();
     });
+    $("lab").addEventListener("input", () => {
+        turns.filter((turn) => turn.role === "assistant").forEach(paint);
+        paintLab();
+        saveSettings();
+    });
     $("settings").addEventListener("submit", (event) => event.preventDefault());
     $("key").addEventListener("change", () => {
         loadModel();
@@ -715,6 +744,7 @@ function listen() {
 
 restoreSettings();
 restoreTurns();
+paintLab();
 showPanel(wide.matches);
 live = new Live({ key: () => $("key").value, visible: panelOpen });
 listen();
