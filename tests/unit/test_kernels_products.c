@@ -305,6 +305,43 @@ static void test_f4_order_free(void **state) {
     assert_true(y[0] == (float)exact_sum);
 }
 
+/* Inputs of every magnitude in one block, so that many have a rest below the limbs: each table gives the exact sum. */
+static void test_f4_rests(void **state) {
+    (void)state;
+    enum { OUT = 16, ROWS = 9 };
+    random_state = 11;
+    uint8_t packed[OUT * 16], scales[OUT], tiles_memory[256 + 64], tile_scales[OUT];
+    uint8_t *tiles = (uint8_t *)(((uintptr_t)tiles_memory + 63) / 64 * 64);
+    for (size_t i = 0; i < sizeof packed; i++) packed[i] = (uint8_t)next();
+    memset(scales, 127, sizeof scales);
+    di_cpu_f4_repack(packed, scales, OUT, 32, tiles, tile_scales);
+    uint16_t x[ROWS * 32];
+    for (int i = 0; i < ROWS * 32; i++)
+        x[i] =
+            di_bf16_encode(i % 32 == 5 ? -447.0f : input_value(RANDOM) * di_f32_from_bits((127 - next() % 14) << 23));
+    float values[ROWS * 32], y[ROWS * OUT];
+    di_f4_block blocks[ROWS];
+    di_cpu_scalar.quantise_input(x, ROWS * 32, values, blocks);
+    int rests = 0;
+    for (int m = 0; m < ROWS; m++) rests += __builtin_popcount(blocks[m].rest_mask);
+    assert_true(rests > ROWS);
+    di_cpu_f4 w = {tiles, tile_scales, OUT, 32};
+    for (size_t t = 0; t < TABLES; t++) {
+        if (!di_cpu_supports(tables[t])) continue;
+        for (size_t rows = 1; rows <= ROWS; rows++) {
+            tables[t]->product_f4(&w, blocks, values, rows, 0, OUT, y, OUT);
+            for (size_t i = 0; i < rows * OUT; i++) {
+                double sum = 0; /* exact: 27 bits */
+                for (size_t k = 0; k < 32; k++) {
+                    uint8_t pair = packed[i % OUT * 16 + k / 2];
+                    sum += (double)values[i / OUT * 32 + k] * (double)di_e2m1_decode(k % 2 ? pair >> 4 : pair & 15);
+                }
+                assert_true(y[i] == (float)sum);
+            }
+        }
+    }
+}
+
 static void test_self_test(void **state) {
     (void)state;
     for (size_t t = 0; t < TABLES; t++) {
@@ -339,6 +376,7 @@ int main(void) {
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_f4_largest_sum),
         cmocka_unit_test(test_f4_order_free),
+        cmocka_unit_test(test_f4_rests),
         cmocka_unit_test(test_self_test),
         cmocka_unit_test(test_self_test_finds),
     };

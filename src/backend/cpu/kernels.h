@@ -37,15 +37,19 @@ typedef struct di_cpu_f4 {
 } di_cpu_f4;
 
 /* One 32-block of a quantised input row for E2M1 products. The E4M3 value in units of 2^-9 is an integer v,
- * |v| <= 229376, split into v = limb0 + 2^7 limb1 + 2^14 limb2, limb0 and limb1 in [-64, 63], |limb2| <= 14.
- * bias = -12 * (sum of v over the block): kernels may multiply with 2*e2m1 + 12 (0..24, unsigned) instead of 2*e2m1.
+ * |v| <= 229376, split into v = rest + 2^3 (limb0 + 2^8 limb1), rest in [-4, 3], limb0 in [-128, 127], |limb1| <= 112.
+ * Only values below 1/1792 of the block's largest have a rest, so it is kept apart: bit k of rest_mask = rest[k] is not
+ * zero. bias = -12 * (sum of limb0 + 2^8 limb1 over the block): kernels may multiply limbs with 2*e2m1 + 12 (0..24,
+ * unsigned) instead of 2*e2m1; a rest is multiplied with 2*e2m1.
  * scale = 2^-10 * the block's scale. Rule 3: block sum s = sum 2*e2m1 * v exactly (int32), then
  * acc = fma((float)s, scale * weight_scale, acc), blocks ascending; scale * weight_scale rounded to fp32. */
 typedef struct di_f4_block {
-    int8_t limb[3][32];
+    int8_t limb[2][32];
+    int8_t rest[32];
+    uint32_t rest_mask;
     int32_t bias;
     float scale;
-} di_f4_block; /* 104 bytes */
+} di_f4_block; /* 108 bytes */
 
 /* Keys of one attention row. A key is a stored entry:
  *   window entry  d E4M3 codes | d/32 E8M0         global entry  d/2 packed E2M1 | d/16 E4M3 scales

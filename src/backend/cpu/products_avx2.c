@@ -3,6 +3,7 @@
 
 /* Output rows whose accumulators (two registers each) fit beside M input rows in 16 registers. */
 #define MAX_ROWS         2
+#define PLAIN_MAX_ROWS   2
 #define products_rows(M) ((M) <= 1 ? 4 : 2)
 
 DI_LANES lanes in_registers(lanes x) {
@@ -117,14 +118,29 @@ DI_LANES __m256i in_register(__m256i sum) {
     return sum;
 }
 
+/* total + the block's rests times 2 * e2m1, for eight rows of a tile: a few inputs at most have one. */
+DI_LANES __m256i add_rests(__m256i total, const uint8_t *tile, const di_f4_block *block) {
+    const __m256i doubled =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    for (uint32_t mask = block->rest_mask; mask; mask &= mask - 1) {
+        const unsigned k = (unsigned)__builtin_ctz(mask);
+        __m256i packed = _mm256_loadu_si256((const __m256i *)(tile + k % 16 / 4 * 64));
+        packed = _mm256_srl_epi32(packed, _mm_cvtsi32_si128((int)(k % 4 * 8 + k / 16 * 4)));
+        __m256i weight = _mm256_shuffle_epi8(doubled, _mm256_and_si256(packed, _mm256_set1_epi32(15)));
+        weight = _mm256_srai_epi32(_mm256_slli_epi32(weight, 24), 24);
+        total = _mm256_add_epi32(total, _mm256_mullo_epi32(weight, _mm256_set1_epi32(block->rest[k])));
+    }
+    return total;
+}
+
 /* One 32-block: H halves (8 output rows each) of a tile times M input rows. Weights enter as 2 * e2m1 + 12, unsigned;
- * the block's bias takes the 12 back. A 16-bit lane sums 8 pairs of at most 24 * 64 * 2, which is 24576: exact. */
+ * the block's bias takes the 12 back. A 16-bit lane sums 4 pairs of at most 24 * 128 * 2, which is 24576: exact. */
 DI_LANES void f4_block(const uint8_t *tile, const uint8_t *scales, const di_f4_block *x, size_t x_stride,
                        __m256 (*acc)[F4_MAX_ROWS], const int H, const int M) {
     const __m256i table = _mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0, 12, 13, 14, 15,
                                            16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-    __m256i sum[2][F4_MAX_ROWS][3];
+    __m256i sum[2][F4_MAX_ROWS][2], part[2][F4_MAX_ROWS][2];
     UNROLL for (int j = 0; j < 4; j++) {
         __m256i low[2], high[2];
         UNROLL for (int h = 0; h < H; h++) {
@@ -134,11 +150,17 @@ DI_LANES void f4_block(const uint8_t *tile, const uint8_t *scales, const di_f4_b
         }
         UNROLL for (int m = 0; m < M; m++) {
             const di_f4_block *block = &x[(size_t)m * x_stride];
-            UNROLL for (int l = 0; l < 3; l++) {
+            UNROLL for (int l = 0; l < 2; l++) {
                 __m256i first = broadcast4(block->limb[l] + 4 * j), second = broadcast4(block->limb[l] + 16 + 4 * j);
                 UNROLL for (int h = 0; h < H; h++) {
-                    __m256i a = _mm256_maddubs_epi16(low[h], first), b = _mm256_maddubs_epi16(high[h], second);
-                    sum[h][m][l] = in_register(_mm256_add_epi16(j == 0 ? a : _mm256_add_epi16(sum[h][m][l], a), b));
+                    __m256i pair =
+                        _mm256_add_epi16(_mm256_maddubs_epi16(low[h], first), _mm256_maddubs_epi16(high[h], second));
+                    if (j % 2 == 0) {
+                        part[h][m][l] = in_register(pair);
+                    } else {
+                        __m256i four = _mm256_madd_epi16(_mm256_add_epi16(part[h][m][l], pair), ones);
+                        sum[h][m][l] = in_register(j == 1 ? four : _mm256_add_epi32(sum[h][m][l], four));
+                    }
                 }
             }
         }
@@ -147,10 +169,10 @@ DI_LANES void f4_block(const uint8_t *tile, const uint8_t *scales, const di_f4_b
         __m256 weight_scale = decode_scales(scales + 8 * h);
         UNROLL for (int m = 0; m < M; m++) {
             const di_f4_block *block = &x[(size_t)m * x_stride];
-            __m256i *s = sum[h][m];
-            __m256i total = _mm256_add_epi32(_mm256_madd_epi16(s[0], ones), _mm256_set1_epi32(block->bias));
-            total = _mm256_add_epi32(total, _mm256_slli_epi32(_mm256_madd_epi16(s[1], ones), 7));
-            total = _mm256_add_epi32(total, _mm256_slli_epi32(_mm256_madd_epi16(s[2], ones), 14));
+            __m256i total = _mm256_add_epi32(sum[h][m][0], _mm256_set1_epi32(block->bias));
+            total = _mm256_add_epi32(total, _mm256_slli_epi32(sum[h][m][1], 8));
+            total = _mm256_slli_epi32(total, 3);
+            if (__builtin_expect(block->rest_mask != 0, 0)) total = add_rests(total, tile + 32 * h, block);
             __m256 scale = _mm256_mul_ps(_mm256_set1_ps(block->scale), weight_scale);
             acc[h][m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, acc[h][m]);
         }

@@ -1,9 +1,11 @@
 /* products_avx512.c - the four products with AVX-512 F, BW, VL, DQ and VNNI. Contracts: kernels.h, docs/numerics.md. */
 #include "backend/cpu/lanes.h"
 
-/* Output rows whose accumulators fit beside M input rows in 32 registers. */
-#define MAX_ROWS         4
-#define products_rows(M) ((M) <= 2 ? 8 : 4)
+/* Output rows whose accumulators fit beside M input rows in 32 registers. Decoded weights are worth more rows than
+ * plain ones, which cost a load. */
+#define MAX_ROWS         8
+#define PLAIN_MAX_ROWS   6
+#define products_rows(M) ((M) <= 2 ? 8 : (M) <= 6 ? 4 : 3)
 
 DI_LANES lanes in_registers(lanes x) {
     __asm__("" : "+v"(x));
@@ -65,7 +67,7 @@ void di_cpu_product_f8_avx512(const di_cpu_f8 *w, const float *x, size_t x_strid
 /* ---------------------------------------------------------------- E2M1, block-exact */
 
 /* F4_AHEAD: tiles between the one that is read and the one that is asked for. */
-enum { F4_ROWS = 16, TILE_BYTES = 256, F4_MAX_ROWS = 4, F4_AHEAD = 16 };
+enum { F4_ROWS = 16, TILE_BYTES = 256, F4_MAX_ROWS = 8, F4_AHEAD = 16 };
 
 DI_LANES __m512i broadcast4(const int8_t *bytes) {
     int32_t word;
@@ -79,21 +81,37 @@ DI_LANES __m512 decode_scales(const uint8_t *scales) {
     return _mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(0x00400000)));
 }
 
-/* One strip of 16 output rows times M input rows (blocks x_stride apart). Weights enter as 2 * e2m1 + 12, unsigned;
- * the block's bias takes the 12 back. Every integer sum is exact. */
-DI_LANES void f4_strip(const uint8_t *tiles, const uint8_t *scales, size_t blocks, const di_f4_block *x,
-                       size_t x_stride, __m512 *acc, const int M) {
+/* sum + the block's rests times 2 * e2m1: a few inputs at most have one. */
+DI_LANES __m512i add_rests(__m512i sum, const uint8_t *tile, const di_f4_block *block) {
+    const __m512i doubled = _mm512_setr_epi32(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+    for (uint32_t mask = block->rest_mask; mask; mask &= mask - 1) {
+        const unsigned k = (unsigned)__builtin_ctz(mask);
+        __m512i packed = _mm512_loadu_si512(tile + k % 16 / 4 * 64);
+        packed = _mm512_srl_epi32(packed, _mm_cvtsi32_si128((int)(k % 4 * 8 + k / 16 * 4)));
+        __m512i weight = _mm512_permutexvar_epi32(packed, doubled); /* looks at four bits */
+        sum = _mm512_add_epi32(sum, _mm512_mullo_epi32(weight, _mm512_set1_epi32(block->rest[k])));
+    }
+    return sum;
+}
+
+/* One strip of 16 output rows times M input rows (blocks x_stride apart), M <= F4_MAX_ROWS. Weights enter as
+ * 2 * e2m1 + 12, unsigned; the block's bias takes the 12 back. Every integer sum is exact. */
+DI_LANES void f4_strip(const uint8_t *tiles, const uint8_t *scales, size_t blocks, const di_f4_block *x, float *y,
+                       size_t y_stride, __mmask16 present, const int M) {
     const __m512i table =
         _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     const __m512i nibble = _mm512_set1_epi8(15);
+    const size_t x_stride = blocks;
+    __m512 acc[F4_MAX_ROWS];
+    UNROLL for (int m = 0; m < M; m++) acc[m] = _mm512_setzero_ps();
     for (size_t b = 0; b < blocks; b++, tiles += TILE_BYTES, scales += F4_ROWS) {
         UNROLL for (int line = 0; line < TILE_BYTES; line += 64)
             _mm_prefetch((const char *)tiles + F4_AHEAD * TILE_BYTES + line, _MM_HINT_T0);
         _mm_prefetch((const char *)scales + F4_AHEAD * F4_ROWS, _MM_HINT_T0);
-        __m512i sum[F4_MAX_ROWS][3];
+        __m512i sum[F4_MAX_ROWS][2];
         UNROLL for (int m = 0; m < M; m++) {
             sum[m][0] = _mm512_set1_epi32(x[(size_t)m * x_stride + b].bias);
-            sum[m][1] = sum[m][2] = _mm512_setzero_si512();
+            sum[m][1] = _mm512_setzero_si512();
         }
         UNROLL for (int j = 0; j < 4; j++) {
             __m512i packed = _mm512_loadu_si512(tiles + 64 * j);
@@ -101,7 +119,7 @@ DI_LANES void f4_strip(const uint8_t *tiles, const uint8_t *scales, size_t block
             __m512i high = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(packed, 4), nibble));
             UNROLL for (int m = 0; m < M; m++) {
                 const di_f4_block *block = &x[(size_t)m * x_stride + b];
-                UNROLL for (int l = 0; l < 3; l++) {
+                UNROLL for (int l = 0; l < 2; l++) {
                     sum[m][l] = _mm512_dpbusd_epi32(sum[m][l], low, broadcast4(block->limb[l] + 4 * j));
                     sum[m][l] = _mm512_dpbusd_epi32(sum[m][l], high, broadcast4(block->limb[l] + 16 + 4 * j));
                 }
@@ -109,12 +127,14 @@ DI_LANES void f4_strip(const uint8_t *tiles, const uint8_t *scales, size_t block
         }
         __m512 weight_scale = decode_scales(scales);
         UNROLL for (int m = 0; m < M; m++) {
-            __m512i total = _mm512_add_epi32(sum[m][0], _mm512_slli_epi32(sum[m][1], 7));
-            total = _mm512_add_epi32(total, _mm512_slli_epi32(sum[m][2], 14));
-            __m512 scale = _mm512_mul_ps(_mm512_set1_ps(x[(size_t)m * x_stride + b].scale), weight_scale);
+            const di_f4_block *block = &x[(size_t)m * x_stride + b];
+            __m512i total = _mm512_add_epi32(_mm512_slli_epi32(sum[m][0], 3), _mm512_slli_epi32(sum[m][1], 11));
+            if (__builtin_expect(block->rest_mask != 0, 0)) total = add_rests(total, tiles, block);
+            __m512 scale = _mm512_mul_ps(_mm512_set1_ps(block->scale), weight_scale);
             acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(total), scale, acc[m]);
         }
     }
+    UNROLL for (int m = 0; m < M; m++) _mm512_mask_storeu_ps(y + (size_t)m * y_stride, present, acc[m]);
 }
 
 void di_cpu_product_f4_avx512(const di_cpu_f4 *w, const di_f4_block *x, const float *values, size_t rows, size_t n0,
@@ -125,26 +145,27 @@ void di_cpu_product_f4_avx512(const di_cpu_f4 *w, const di_f4_block *x, const fl
         const uint8_t *tiles = w->tiles + n / F4_ROWS * blocks * TILE_BYTES;
         const uint8_t *scales = w->scales + n / F4_ROWS * blocks * F4_ROWS;
         __mmask16 present = n1 - n < F4_ROWS ? (__mmask16)((1u << (n1 - n)) - 1) : (__mmask16)0xffff;
-        for (size_t m0 = 0; m0 < rows; m0 += F4_MAX_ROWS) {
-            size_t count = rows - m0 < F4_MAX_ROWS ? rows - m0 : F4_MAX_ROWS;
-            const di_f4_block *input = x + m0 * blocks;
-            __m512 acc[F4_MAX_ROWS];
-            for (int m = 0; m < F4_MAX_ROWS; m++) acc[m] = _mm512_setzero_ps();
+        for (size_t m = 0, count; m < rows; m += count) {
+            count = next_rows(rows - m, F4_MAX_ROWS);
+            const di_f4_block *input = x + m * blocks;
+            float *result = y + m * y_stride + n;
             switch (count) {
-            case 1:
-                f4_strip(tiles, scales, blocks, input, blocks, acc, 1);
-                break;
-            case 2:
-                f4_strip(tiles, scales, blocks, input, blocks, acc, 2);
-                break;
-            case 3:
-                f4_strip(tiles, scales, blocks, input, blocks, acc, 3);
-                break;
+#define ROWS(M)                                                                                                        \
+    case M:                                                                                                            \
+        f4_strip(tiles, scales, blocks, input, result, y_stride, present, M);                                          \
+        break;
+                ROWS(1)
+                ROWS(2)
+                ROWS(3)
+                ROWS(4)
+                ROWS(5)
+                ROWS(6)
+                ROWS(7)
+                ROWS(8)
+#undef ROWS
             default:
-                f4_strip(tiles, scales, blocks, input, blocks, acc, 4);
                 break;
             }
-            for (size_t m = 0; m < count; m++) _mm512_mask_storeu_ps(y + (m0 + m) * y_stride + n, present, acc[m]);
         }
     }
 }

@@ -2,7 +2,8 @@
  *
  * A body keeps W output rows times M input rows of sixteen-lane accumulators in registers; both are constants of an
  * inlined function, so that every loop over them is unrolled and a decoded weight is used M times. The including file
- * defines MAX_ROWS, the largest M, and products_rows(M), the W that fits its registers beside M.
+ * defines MAX_ROWS, the largest M for E4M3, PLAIN_MAX_ROWS, that for the others, and products_rows(M), the W that fits
+ * its registers beside M.
  */
 #ifndef DI_BACKEND_CPU_PRODUCTS_BODY_H
 #define DI_BACKEND_CPU_PRODUCTS_BODY_H
@@ -135,23 +136,36 @@ DI_LANES void product_strip(const uint8_t *weights, size_t row_bytes, size_t out
     size_t n = 0;
     for (; n + (size_t)W <= outputs; n += (size_t)W)
         product_body(weights + n * row_bytes, row_bytes, in, x, x_stride, y + n, y_stride, form, W, M);
+    for (; W > 2 && n + 2 <= outputs; n += 2)
+        product_body(weights + n * row_bytes, row_bytes, in, x, x_stride, y + n, y_stride, form, 2, M);
     for (; n < outputs; n++)
         product_body(weights + n * row_bytes, row_bytes, in, x, x_stride, y + n, y_stride, form, 1, M);
 }
 
-/* rows: 1..MAX_ROWS */
+/* How many of the rows left the next body takes: as even a cut as can be, since a body of few rows decodes as much. */
+static inline size_t next_rows(size_t left, size_t most) {
+    size_t bodies = (left + most - 1) / most;
+    return (left + bodies - 1) / bodies;
+}
+
+/* rows: 1..MAX_ROWS for E4M3, 1..PLAIN_MAX_ROWS for the others */
 DI_LANES void product_rows(const uint8_t *weights, size_t row_bytes, size_t outputs, size_t in, const float *x,
                            size_t x_stride, size_t rows, float *y, size_t y_stride, const weight_form form) {
     switch (rows) {
 #define ROWS(M)                                                                                                        \
     case M:                                                                                                            \
-        product_strip(weights, row_bytes, outputs, in, x, x_stride, y, y_stride, form, M);                             \
+        if (form == FORM_E4M3 || M <= PLAIN_MAX_ROWS)                                                                  \
+            product_strip(weights, row_bytes, outputs, in, x, x_stride, y, y_stride, form, M);                         \
         break;
         ROWS(1)
         ROWS(2)
-#if MAX_ROWS == 4
+#if MAX_ROWS > 2
         ROWS(3)
         ROWS(4)
+        ROWS(5)
+        ROWS(6)
+        ROWS(7)
+        ROWS(8)
 #endif
 #undef ROWS
     default:
@@ -187,8 +201,8 @@ static void product_e4m3(const di_cpu_f8 *w, const float *x, size_t x_stride, si
     for (size_t n = n0; n < n1; n += F8_TILE) {
         size_t outputs = n1 - n < F8_TILE ? n1 - n : F8_TILE;
         const uint8_t *scales = w->scales + n / F8_TILE * (in / BLOCK);
-        for (size_t m0 = 0; m0 < rows; m0 += MAX_ROWS) {
-            size_t count = rows - m0 < MAX_ROWS ? rows - m0 : MAX_ROWS;
+        for (size_t m0 = 0, count; m0 < rows; m0 += count) {
+            count = next_rows(rows - m0, MAX_ROWS);
             const float *input = x + m0 * x_stride;
             float *result = y + m0 * y_stride;
             for (size_t m = 0; m < count; m++)
@@ -207,9 +221,11 @@ void DI_ISA(product_bf16)(const uint8_t *w, size_t in, const float *x, size_t x_
                           size_t n1, float *y, size_t y_stride) {
     for (size_t n = n0; n < n1; n += PLAIN_STRIP) {
         size_t outputs = n1 - n < PLAIN_STRIP ? n1 - n : PLAIN_STRIP;
-        for (size_t m = 0; m < rows; m += MAX_ROWS)
-            product_rows(w + n * in * 2, in * 2, outputs, in, x + m * x_stride, x_stride,
-                         rows - m < MAX_ROWS ? rows - m : MAX_ROWS, y + m * y_stride + n, y_stride, FORM_BF16);
+        for (size_t m = 0, count; m < rows; m += count) {
+            count = next_rows(rows - m, PLAIN_MAX_ROWS);
+            product_rows(w + n * in * 2, in * 2, outputs, in, x + m * x_stride, x_stride, count, y + m * y_stride + n,
+                         y_stride, FORM_BF16);
+        }
     }
 }
 
@@ -217,9 +233,11 @@ void DI_ISA(product_f32)(const float *w, size_t in, const float *x, size_t x_str
                          float *y, size_t y_stride) {
     for (size_t n = n0; n < n1; n += PLAIN_STRIP) {
         size_t outputs = n1 - n < PLAIN_STRIP ? n1 - n : PLAIN_STRIP;
-        for (size_t m = 0; m < rows; m += MAX_ROWS)
-            product_rows((const uint8_t *)(w + n * in), in * 4, outputs, in, x + m * x_stride, x_stride,
-                         rows - m < MAX_ROWS ? rows - m : MAX_ROWS, y + m * y_stride + n, y_stride, FORM_F32);
+        for (size_t m = 0, count; m < rows; m += count) {
+            count = next_rows(rows - m, PLAIN_MAX_ROWS);
+            product_rows((const uint8_t *)(w + n * in), in * 4, outputs, in, x + m * x_stride, x_stride, count,
+                         y + m * y_stride + n, y_stride, FORM_F32);
+        }
     }
 }
 

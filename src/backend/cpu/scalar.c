@@ -82,7 +82,7 @@ static int32_t tile_weight(const uint8_t *tile, size_t r, size_t k) {
 }
 
 static int32_t block_value(const di_f4_block *block, size_t k) {
-    return block->limb[0][k] + 128 * block->limb[1][k] + 16384 * block->limb[2][k];
+    return block->rest[k] + 8 * block->limb[0][k] + 2048 * block->limb[1][k];
 }
 
 static void scalar_product_f4(const di_cpu_f4 *w, const di_f4_block *x, const float *values, size_t rows, size_t n0,
@@ -147,21 +147,23 @@ static int32_t e4m3_units(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-/* The signed low seven bits of *v, in [-64, 63]; *v becomes the rest in units of 2^7. */
-static int8_t take_limb(int32_t *v) {
-    int32_t limb = ((*v + 64) & 127) - 64;
-    *v = (*v - limb) / 128;
+/* The signed low bits of *v, in [-unit / 2, unit / 2 - 1]; *v becomes what is left in units of `unit`. */
+static int8_t take_limb(int32_t *v, int32_t unit) {
+    int32_t limb = ((*v + unit / 2) & (unit - 1)) - unit / 2;
+    *v = (*v - limb) / unit;
     return (int8_t)limb;
 }
 
 static void fill_block(const uint8_t *codes, float scale, di_f4_block *block) {
     int32_t sum = 0;
+    block->rest_mask = 0;
     for (size_t k = 0; k < BLOCK; k++) {
         int32_t v = e4m3_units(codes[k]);
+        block->rest[k] = take_limb(&v, 8);
+        if (block->rest[k]) block->rest_mask |= 1u << k;
         sum += v;
-        block->limb[0][k] = take_limb(&v);
-        block->limb[1][k] = take_limb(&v);
-        block->limb[2][k] = (int8_t)v;
+        block->limb[0][k] = take_limb(&v, 256);
+        block->limb[1][k] = (int8_t)v;
     }
     block->bias = -12 * sum;
     block->scale = scale * 0x1p-10f;

@@ -110,15 +110,18 @@ DI_LANES void store_limb(int8_t *p, ints limb) {
     _mm_storeu_si128((__m128i *)p, ints_to_bytes(ints_and(limb, ints_set(255))));
 }
 
-/* Splits integers in units of 2^-9 into the three limbs of di_f4_block. */
-DI_LANES void store_limbs(di_f4_block *block, size_t at, ints v) {
-    const ints half = ints_set(64), low = ints_set(127);
-    for (int limb = 0; limb < 2; limb++) {
-        ints digit = ints_sub(ints_and(ints_add(v, half), low), half);
-        store_limb(block->limb[limb] + at, digit);
-        v = ints_shift_sign(ints_sub(v, digit), 7);
-    }
-    store_limb(block->limb[2] + at, v);
+/* Splits integers in units of 2^-9 into rest and limbs of di_f4_block; returns what the limbs stand for. */
+DI_LANES ints store_limbs(di_f4_block *block, size_t at, ints v) {
+    ints upper = ints_shift_sign(ints_add(v, ints_set(4)), 3);
+    store_limb(block->rest + at, ints_sub(v, ints_shift_left(upper, 3)));
+    store_limb(block->limb[0] + at, upper);
+    store_limb(block->limb[1] + at, ints_shift_sign(ints_add(upper, ints_set(128)), 8));
+    return upper;
+}
+
+DI_LANES uint32_t not_zero(const int8_t bytes[32]) {
+    __m256i zero = _mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)bytes), _mm256_setzero_si256());
+    return ~(uint32_t)_mm256_movemask_epi8(zero);
 }
 
 void DI_ISA(quantise_input)(const uint16_t *x, size_t n, float *values, di_f4_block *blocks) {
@@ -134,8 +137,9 @@ void DI_ISA(quantise_input)(const uint16_t *x, size_t n, float *values, di_f4_bl
         di_f4_block *block = blocks + i / BLOCK;
         ints low = lanes_to_ints(lanes_mul(a, lanes_set(512.0f)));
         ints high = lanes_to_ints(lanes_mul(b, lanes_set(512.0f)));
-        store_limbs(block, 0, low);
-        store_limbs(block, DI_LANE_COUNT, high);
+        low = store_limbs(block, 0, low);
+        high = store_limbs(block, DI_LANE_COUNT, high);
+        block->rest_mask = not_zero(block->rest);
         block->bias = -12 * ints_sum(ints_add(low, high));
         block->scale = scale * 0x1p-10f;
     }
