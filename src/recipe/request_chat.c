@@ -24,11 +24,14 @@ static di_status read_role(di_reader *r, size_t index, const di_json *object, di
 
 static di_status read_part(di_reader *r, const di_message *message, const di_json *part, di_field_path path,
                            di_content *content) {
-    const di_json *type = di_json_get(part, "type"), *text = di_json_get(part, "text");
+    const di_json *type = di_json_get(part, "type");
+    bool refusal = message->role == DI_ROLE_ASSISTANT && di_json_string_is(type, "refusal");
+    const char *member = refusal ? "refusal" : "text";
     if (!type || type->type != DI_JSON_STRING)
         return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, path.text, "%s must be an object with a type", path.text);
-    if (di_json_string_is(type, "text")) {
-        di_field_path text_path = di_path("%.80s.text", path.text);
+    if (refusal || di_json_string_is(type, "text")) {
+        const di_json *text = di_json_get(part, member);
+        di_field_path text_path = di_path("%.80s.%s", path.text, member);
         if (!text || text->type != DI_JSON_STRING) return di_bad_type(text_path, "a string", text, r->error);
         *content = (di_content){DI_CONTENT_TEXT, text->text, text->length};
         return DI_OK;
@@ -54,7 +57,10 @@ static di_status read_part(di_reader *r, const di_message *message, const di_jso
 static di_status read_content(di_reader *r, size_t index, const di_json *object, di_message *message) {
     const di_json *value = di_json_get(object, "content");
     di_field_path path = di_path("messages[%zu].content", index);
-    if (di_is_absent(value) && message->role == DI_ROLE_ASSISTANT) return DI_OK;
+    if (di_is_absent(value) && message->role == DI_ROLE_ASSISTANT) {
+        value = di_json_get(object, "refusal"); /* of another model: it was the answer */
+        if (!value || value->type != DI_JSON_STRING) return DI_OK;
+    }
     if (value && value->type == DI_JSON_STRING)
         return di_read_text(r, value->text, value->length, &message->content, &message->content_count);
     if (!value || value->type != DI_JSON_ARRAY)

@@ -249,21 +249,28 @@ static di_status no_tools(di_reader *r) {
                    "tool_choice asks for a call, but there are no tools");
 }
 
-static di_status choose_named(di_reader *r, const char *name, const char *space, di_field_path path) {
+/* A declared tool by the name that the client gave it; NULL and an error: there is none. */
+static const di_tool *find_tool(di_reader *r, const char *name, const char *space, di_field_path path) {
     const di_conversation *c = r->conversation;
-    if (!c->tool_count) return no_tools(r);
     for (size_t i = 0; i < c->tool_count; i++) {
         const di_tool *tool = &c->tools[i];
         bool same = space ? tool->space && strcmp(tool->space, space) == 0 && strcmp(tool->own_name, name) == 0
                           : strcmp(tool->name, name) == 0;
-        if (!same) continue;
-        r->conversation->choice = DI_CHOICE_NAMED;
-        r->conversation->named = tool;
-        return DI_OK;
+        if (same) return tool;
     }
-    return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, path.text,
-                   "Invalid value for 'tool_call': no function named '%.128s' was specified in the 'tools' parameter.",
-                   name);
+    di_fail(r->error, DI_ERR_INVALID_ARGUMENT, path.text,
+            "Invalid value for 'tool_call': no function named '%.128s' was specified in the 'tools' parameter.", name);
+    return NULL;
+}
+
+static di_status choose_named(di_reader *r, const char *name, const char *space, di_field_path path) {
+    const di_conversation *c = r->conversation;
+    if (!c->tool_count) return no_tools(r);
+    const di_tool *tool = find_tool(r, name, space, path);
+    if (!tool) return r->error->status;
+    r->conversation->choice = DI_CHOICE_NAMED;
+    r->conversation->named = tool;
+    return DI_OK;
 }
 
 static di_status read_word_choice(di_reader *r, const di_json *choice) {
@@ -280,22 +287,66 @@ static di_status read_word_choice(di_reader *r, const di_json *choice) {
     return DI_OK;
 }
 
+/* A name where the interface has it: in "function" for chat, beside the type for responses. */
+static di_status read_tool_name(di_reader *r, const di_json *object, di_field_path path, const char **name,
+                                const char **space) {
+    bool chat = r->flavour == DI_FLAVOUR_CHAT;
+    const di_json *named = chat ? di_json_get(object, "function") : object;
+    di_field_path inner = di_path(chat ? "%.80s.function.name" : "%.80s.name", path.text);
+    di_status status = di_read_name(r, named, "name", inner, true, name);
+    if (status == DI_OK && !chat)
+        status = di_read_name(r, object, "namespace", di_path("%.80s.namespace", path.text), false, space);
+    return status;
+}
+
+/* {"type": "allowed_tools", "mode": auto or required, "tools": [...]}: the model is shown these only. */
+static di_status read_allowed(di_reader *r, const di_json *choice) {
+    bool chat = r->flavour == DI_FLAVOUR_CHAT;
+    di_conversation *c = r->conversation;
+    const di_json *allowed = chat ? di_json_get(choice, "allowed_tools") : choice;
+    const di_json *mode = di_json_get(allowed, "mode"), *list = di_json_get(allowed, "tools");
+    di_field_path path = di_path(chat ? "tool_choice.allowed_tools" : "tool_choice");
+    if (!di_json_string_is(mode, "auto") && !di_json_string_is(mode, "required"))
+        return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, di_path("%.80s.mode", path.text).text,
+                       "%s.mode must be \"auto\" or \"required\"", path.text);
+    if (!list || list->type != DI_JSON_ARRAY || !list->count)
+        return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, di_path("%.80s.tools", path.text).text,
+                       "%s.tools must be a list of tools, not empty", path.text);
+    bool *wanted = di_arena_zalloc(r->arena, c->tool_count + 1);
+    di_tool *tools = di_arena_array(r->arena, c->tool_count + 1, sizeof *tools);
+    if (!wanted || !tools) return di_reader_memory(r);
+    size_t index = 0, count = 0;
+    for (const di_json *item = list->first; item; item = item->next, index++) {
+        const char *name = NULL, *space = NULL;
+        di_field_path at = di_path("%.80s.tools[%zu]", path.text, index);
+        di_status status = read_tool_name(r, item, at, &name, &space);
+        if (status != DI_OK) return status;
+        const di_tool *tool = find_tool(r, name, space, at);
+        if (!tool) return r->error->status;
+        wanted[tool - c->tools] = true;
+    }
+    for (size_t i = 0; i < c->tool_count; i++)
+        if (wanted[i]) tools[count++] = c->tools[i];
+    c->tools = tools;
+    c->tool_count = count;
+    if (di_json_string_is(mode, "required")) c->choice = DI_CHOICE_REQUIRED;
+    return DI_OK;
+}
+
 static di_status read_openai_choice(di_reader *r, const di_json *choice) {
     if (choice->type == DI_JSON_STRING) return read_word_choice(r, choice);
     if (choice->type != DI_JSON_OBJECT)
         return di_bad_type(di_path("tool_choice"), "a string or an object", choice, r->error);
     const di_json *type = di_json_get(choice, "type");
+    if (di_json_string_is(type, "allowed_tools")) return read_allowed(r, choice);
     bool chat = r->flavour == DI_FLAVOUR_CHAT;
     bool custom = !chat && di_json_string_is(type, "custom");
     if (type && !di_json_string_is(type, "function") && !custom)
-        return di_fail(r->error, DI_ERR_UNSUPPORTED, "tool_choice.type", "tool_choice.type must be \"function\"%s",
-                       chat ? "" : " or \"custom\"");
-    const di_json *named = chat ? di_json_get(choice, "function") : choice;
-    di_field_path path = di_path(chat ? "tool_choice.function.name" : "tool_choice.name");
+        return di_fail(r->error, DI_ERR_UNSUPPORTED, "tool_choice.type",
+                       "tool_choice.type must be \"function\"%s or \"allowed_tools\"", chat ? "" : ", \"custom\"");
     const char *name = NULL, *space = NULL;
-    di_status status = di_read_name(r, named, "name", path, true, &name);
-    if (status == DI_OK && !chat)
-        status = di_read_name(r, choice, "namespace", di_path("tool_choice.namespace"), false, &space);
+    di_status status = read_tool_name(r, choice, di_path("tool_choice"), &name, &space);
+    di_field_path path = di_path(chat ? "tool_choice.function.name" : "tool_choice.name");
     return status == DI_OK ? choose_named(r, name, space, path) : status;
 }
 

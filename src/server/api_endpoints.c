@@ -164,6 +164,8 @@ static void write_model(const di_api *api, di_json_writer *writer, const char *n
         di_put_string(writer, "id", name);
         di_put_string(writer, "display_name", name);
         di_put_string(writer, "created_at", when);
+        di_put_unsigned(writer, "max_input_tokens", di_engine_info(api->engine)->context);
+        di_put_unsigned(writer, "max_tokens", di_engine_info(api->engine)->context);
     } else {
         di_put_string(writer, "id", name);
         di_put_string(writer, "object", "model");
@@ -232,6 +234,8 @@ static const di_route routes[] = {
     {"POST", "/responses", DI_ACCESS_KEY, true, NULL, post_responses},
     {"GET", "/v1/models", DI_ACCESS_KEY, false, NULL, get_models},
     {"GET", "/models", DI_ACCESS_KEY, false, NULL, get_models},
+    {"GET", "/anthropic/v1/models", DI_ACCESS_KEY, false, NULL, get_models},
+    {"GET", "/anthropic/v1/models/*", DI_ACCESS_KEY, false, NULL, get_model},
     {"GET", "/v1/models/*", DI_ACCESS_KEY, false, NULL, get_model},
     {"GET", "/models/*", DI_ACCESS_KEY, false, NULL, get_model},
     {"POST", "/tokenize", DI_ACCESS_KEY, true, NULL, post_tokenize},

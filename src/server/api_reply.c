@@ -362,6 +362,14 @@ void di_error_anthropic(di_text *body, const di_error_parts *parts) {
     } else {
         di_json_string(&writer, parts->message);
     }
+    if (param && strcmp(param, "thread") == 0) { /* what makes official clients go on without */
+        di_json_key(&writer, "details");
+        di_json_object_begin(&writer);
+        di_put_string(&writer, "error_code", "thread_unsupported_request");
+        di_json_key(&writer, "unsupported");
+        di_json_raw(&writer, "[\"thread\"]", strlen("[\"thread\"]"));
+        di_json_object_end(&writer);
+    }
     di_json_object_end(&writer);
     di_put_string(&writer, "request_id", parts->request_id);
     di_json_object_end(&writer);

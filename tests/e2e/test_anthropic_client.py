@@ -8,6 +8,7 @@ api_case.use_official_clients()
 
 import anthropic  # noqa: E402
 import common  # noqa: E402
+import pydantic  # noqa: E402
 from api_case import BOOK, BOOKED, BOOKING  # noqa: E402
 
 TOOL = {"name": BOOK["name"], "description": BOOK["description"], "input_schema": BOOK["parameters"]}
@@ -82,6 +83,53 @@ class Anthropic(api_case.Case):
         streamed = self.final(thinking=thinking, max_tokens=2000)
         self.assertEqual([block.type for block in streamed.content], [block.type for block in message.content])
         self.assertEqual(streamed.content[0].thinking, message.content[0].thinking)
+
+    def test_helpers(self):
+        """The tool runner, which first tries to keep the conversation on the server; answers as classes; the beta interface."""
+        class Booking(pydantic.BaseModel):
+            restaurant: str
+            people: int
+
+        asked = []
+
+        @anthropic.beta_tool
+        def book_table(restaurant: str, time: str, city: str = "", date: str = "", people: int = 0, party_size: int = 0) -> str:
+            """Book a table at a restaurant"""
+            asked.append(restaurant)
+            return BOOKED
+
+        more = {"model": "tiny", "max_tokens": 300, "tools": [book_table], "messages": [{"role": "user", "content": BOOKING}], "max_iterations": 4, "extra_body": GREEDY}
+        reasons = [message.stop_reason for message in self.anthropic.beta.messages.tool_runner(**more)]
+        self.assertEqual((reasons[0], reasons[-1], asked[0]), ("tool_use", "end_turn", "Golden Dragon"))
+        streamed = []
+        for stream in self.anthropic.beta.messages.tool_runner(stream=True, **more):
+            for _ in stream:
+                pass
+            streamed.append(stream.get_final_message().stop_reason)
+        self.assertEqual(streamed, reasons)
+        with self.assertRaises(anthropic.BadRequestError) as caught:
+            self.create(extra_body={"thread": {"type": "create"}})
+        self.assertEqual(caught.exception.body["error"]["details"]["error_code"], "thread_unsupported_request")
+
+        messages = [{"role": "user", "content": "Give me this booking as json: Golden Dragon, 4 people."}]
+        for interface in (self.anthropic.messages, self.anthropic.beta.messages):
+            parsed = interface.parse(model="tiny", max_tokens=300, messages=messages, output_format=Booking, extra_body=GREEDY).parsed_output
+            self.assertIsInstance(parsed, Booking)
+            with interface.stream(model="tiny", max_tokens=300, messages=messages, output_format=Booking, extra_body=GREEDY) as stream:
+                self.assertEqual(stream.get_final_message().parsed_output, parsed)
+        raw = self.anthropic.messages.with_raw_response.create(model="tiny", max_tokens=2, messages=HELLO)
+        self.assertEqual(raw.parse()._request_id, raw.headers["request-id"])
+        self.assertEqual(self.anthropic.beta.messages.count_tokens(model="tiny", messages=HELLO).input_tokens, self.anthropic.messages.count_tokens(model="tiny", messages=HELLO).input_tokens)
+        model = anthropic.Anthropic(base_url=self.server.url + "/anthropic", api_key="none").models.retrieve("tiny")
+        self.assertEqual((model.id, model.max_input_tokens), ("tiny", self.client.get("/v1/models").json["data"][0]["max_model_len"]))
+
+    def test_a_call_that_was_cut_goes_back(self):
+        message = self.create(messages=[{"role": "user", "content": BOOKING}], tools=[TOOL], tool_choice={"type": "any"}, max_tokens=16)
+        use = message.content[-1]
+        self.assertEqual((message.stop_reason, use.type, use.input), ("max_tokens", "tool_use", {}))
+        history = [{"role": "user", "content": BOOKING}, {"role": "assistant", "content": [block.model_dump() for block in message.content]},
+                   {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "The call was cut.", "is_error": True}]}]
+        self.assertGreater(self.create(messages=history, tools=[TOOL], max_tokens=5).usage.output_tokens, 0)
 
     def test_stop_sequences(self):
         text = self.create().content[0].text

@@ -6,6 +6,7 @@ import api_case
 
 api_case.use_official_clients()
 
+import asyncio  # noqa: E402
 import json  # noqa: E402
 import time  # noqa: E402
 
@@ -142,6 +143,70 @@ class OpenAI(api_case.Case):
         history = [{"role": "user", "content": BOOKING}, *[item.model_dump(exclude_none=True) for item in called.output]]
         history.append({"type": "function_call_output", "call_id": call.call_id, "output": BOOKED})
         self.assertTrue(self.openai.responses.create(model="tiny", input=history, tools=[tool], temperature=0).output_text)
+
+    def test_tools_as_classes(self):
+        """Schemas made from classes are strict: what comes is an object of the class."""
+        class Book(pydantic.BaseModel):
+            restaurant: str
+            time: str
+
+        more = {"model": "tiny", "messages": [{"role": "user", "content": BOOKING}], "tools": [openai.pydantic_function_tool(Book, name="book_table")], "temperature": 0}
+        parsed = self.openai.chat.completions.parse(**more).choices[0].message.tool_calls[0].function.parsed_arguments
+        self.assertIsInstance(parsed, Book)
+        with self.openai.chat.completions.stream(**more) as stream:
+            kinds = {event.type for event in stream}
+            self.assertIn("tool_calls.function.arguments.done", kinds)
+            self.assertEqual(stream.get_final_completion().choices[0].message.tool_calls[0].function.parsed_arguments, parsed)
+        schema = {"type": "object", "properties": {"restaurant": {"type": "string"}}, "required": ["restaurant"], "additionalProperties": False}
+        other = {"name": "cancel_table", "parameters": schema}
+        tools = [TOOL, {"type": "function", "function": other}]
+        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "cancel_table"}}]}}
+        call = self.chat(messages=more["messages"], tools=tools, tool_choice=allowed, parallel_tool_calls=False).choices[0].message.tool_calls[0]
+        self.assertEqual((call.function.name, set(json.loads(call.function.arguments))), ("cancel_table", {"restaurant"}))
+        tools = [{"type": "function", **BOOK}, {"type": "function", **other}]
+        allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "cancel_table"}]}
+        answer = self.openai.responses.create(model="tiny", input=BOOKING, tools=tools, tool_choice=allowed, temperature=0, parallel_tool_calls=False)
+        self.assertEqual(answer.output[-1].name, "cancel_table")
+        allowed["tools"][0]["name"] = "nothing"
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.openai.responses.create(model="tiny", input=BOOKING, tools=tools, tool_choice=allowed)
+        self.assertEqual(caught.exception.param, "tool_choice.tools[0]")
+
+    def test_history_of_other_models(self):
+        """Answers go back as they came; refusals of other models are what was said."""
+        said = self.chat().choices[0].message
+        refused = [{"role": "assistant", "content": None, "refusal": "I can not."}, {"role": "assistant", "content": [{"type": "refusal", "refusal": "I can not."}]}, {"role": "assistant", "content": "I can not."}]
+        counts = {self.chat(messages=[*HELLO, answer, HELLO[0]], max_tokens=1).usage.prompt_tokens for answer in refused}
+        self.assertEqual(len(counts), 1)
+        counts = {self.chat(messages=[*HELLO, answer, HELLO[0]], max_tokens=1).usage.prompt_tokens for answer in (said, said.model_dump(), {"role": "assistant", "content": said.content})}
+        self.assertEqual(len(counts), 1)
+
+    def test_raw_responses_and_paths(self):
+        raw = self.openai.chat.completions.with_raw_response.create(model="tiny", messages=HELLO, max_tokens=2, extra_headers={"X-Request-Id": "mine-3"}, extra_query={"api-version": "1"})
+        self.assertEqual((raw.headers["x-request-id"], raw.parse()._request_id), ("mine-3", "mine-3"))
+        with self.openai.chat.completions.with_streaming_response.create(model="tiny", messages=HELLO, max_tokens=2, stream=True) as stream:
+            self.assertEqual(list(stream.iter_lines())[-2:], ["data: [DONE]", ""])
+        for call in (lambda: self.openai.embeddings.create(model="tiny", input="x"), lambda: self.openai.responses.retrieve("resp_x"), lambda: self.openai.models.retrieve("no/thing")):
+            with self.assertRaises(openai.NotFoundError):
+                call()
+
+    def test_fifty_at_once(self):
+        """The asynchronous client: whole and streamed answers in a crowd are those of each question alone."""
+        async def ask(client, number, stream):
+            messages = [{"role": "user", "content": f"Hello {number}"}]
+            answer = await client.chat.completions.create(model="tiny", messages=messages, temperature=0, max_tokens=8, stream=stream)
+            if not stream:
+                return answer.choices[0].message.content
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices])
+
+        async def all_of_them():
+            async with openai.AsyncOpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0, timeout=120) as client:
+                crowds = [await asyncio.gather(*[ask(client, number, stream) for number in range(50)]) for stream in (False, True)]
+                return crowds, [await ask(client, number, False) for number in range(0, 50, 10)]
+
+        (whole, streamed), alone = asyncio.run(all_of_them())
+        self.assertEqual(whole, streamed)
+        self.assertEqual(whole[::10], alone)
 
     def test_errors(self):
         with self.assertRaises(openai.NotFoundError):

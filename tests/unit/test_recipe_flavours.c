@@ -167,7 +167,14 @@ static void test_refused(void **state) {
          "\"name\":"
          "\"\"}]}]}",
          "tools[0].tools[0].name", "empty string"},
-        {R, "{\"input\":\"x\",\"tool_choice\":{\"type\":\"allowed_tools\"}}", "tool_choice.type", "function"},
+        {R, "{\"input\":\"x\",\"tool_choice\":{\"type\":\"file_search\"}}", "tool_choice.type", "function"},
+        {R, "{\"input\":\"x\",\"tool_choice\":{\"type\":\"allowed_tools\"}}", "tool_choice.mode", "required"},
+        {R, "{\"input\":\"x\",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"auto\",\"tools\":[]}}",
+         "tool_choice.tools", "not empty"},
+        {R,
+         "{\"input\":\"x\",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":"
+         "\"function\",\"name\":\"f\"}]}}",
+         "tool_choice.tools[0]", "no function named 'f'"},
         {R, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text.format", "'json'"},
         {R, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}", "text.format.schema", "absent"},
         {R, "{\"input\":\"x\",\"reasoning\":5}", "reasoning", "a number"},
