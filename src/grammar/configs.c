@@ -156,8 +156,21 @@ static uint32_t keep_pairs(di_matcher *m, const pair *pairs, uint32_t count) {
     return m->pair_count - count;
 }
 
+/* Texts like the rest of a key: one byte, or those of one class, may follow. Such states are most, and need no row. */
+static bool only_class(const di_matcher *m, di_expr expr, uint8_t *class) {
+    const di_expr_node *n = &m->x.n.nodes[expr];
+    if (n->kind == DI_KIND_CAT) n = &m->x.n.nodes[n->a];
+    if (n->kind != DI_KIND_SET) return false;
+    unsigned first = 0;
+    while (!di_set_has(&m->x.sets[n->a], (uint8_t)first)) first++;
+    *class = m->x.class_of[first];
+    for (unsigned b = first; b < 256; b++)
+        if (di_set_has(&m->x.sets[n->a], (uint8_t)b) && m->x.class_of[b] != *class) return false;
+    return true;
+}
+
 uint32_t di_lexer_of(di_matcher *m, const pair *pairs, uint32_t count) {
-    if (m->x.failed != DI_OK) return LEXER_DEAD;
+    if (m->x.failed != DI_OK || (count == 0 && m->lexer_count)) return LEXER_DEAD;
     if (!di_table_reserve(&m->lexer_table, hash_lexer, m)) return fail(m, DI_ERR_MEMORY);
     uint64_t at = hash_pairs(pairs, count);
     uint32_t wrap = m->lexer_table.size - 1, slot;
@@ -171,6 +184,7 @@ uint32_t di_lexer_of(di_matcher *m, const pair *pairs, uint32_t count) {
     lexer l = {.count = count, .row = NOT_MADE, .mask = NOT_MADE, .pairs = keep_pairs(m, pairs, count)};
     if (l.pairs == NOT_MADE) return LEXER_DEAD;
     for (uint32_t i = 0; i < count; i++) l.accepts = l.accepts || di_expr_nullable(&m->x, pairs[i].value);
+    l.single = count == 1 && only_class(m, pairs[0].value, &l.only);
     m->lexers[m->lexer_count] = l;
     m->lexer_table.slots[at & wrap] = ++m->lexer_table.used;
     return m->lexer_count++;
@@ -193,22 +207,39 @@ static uint32_t make_transition(di_matcher *m, uint32_t id, uint8_t byte) {
     return result;
 }
 
-uint32_t di_lexer_next(di_matcher *m, uint32_t id, uint8_t byte) {
-    lexer *l = &m->lexers[id];
-    if (l->row == NOT_MADE) {
-        uint32_t classes = m->x.class_count;
-        if (!di_grow(&m->transitions, &m->transition_capacity, (uint64_t)m->transition_count + classes,
-                     sizeof *m->transitions))
-            return fail(m, DI_ERR_MEMORY);
-        l->row = m->transition_count;
-        m->transition_count += classes;
-        memset(m->transitions + l->row, 0xFF, classes * sizeof *m->transitions);
+/* Transitions not made yet, but for bytes that no text here begins with: most. */
+static bool make_row(di_matcher *m, lexer *l) {
+    uint32_t classes = m->x.class_count;
+    di_byte_set first = {{0}};
+    if (!di_grow(&m->transitions, &m->transition_capacity, (uint64_t)m->transition_count + classes,
+                 sizeof *m->transitions))
+        return false;
+    l->row = m->transition_count;
+    m->transition_count += classes;
+    for (uint32_t i = 0; i < l->count; i++) di_expr_first(&m->x, m->pair_pool[l->pairs + i].value, &first);
+    for (uint32_t c = 0; c < classes; c++) {
+        uint8_t byte = m->x.class_byte[c];
+        m->transitions[l->row + c] = di_set_has(&first, byte) ? NOT_MADE : LEXER_DEAD;
     }
-    uint32_t at = l->row + m->x.class_of[byte];
-    if (m->transitions[at] != NOT_MADE) return m->transitions[at];
-    uint32_t next = make_transition(m, id, byte);
+    return true;
+}
+
+uint32_t di_lexer_next(di_matcher *m, uint32_t id, uint8_t byte) {
+    uint32_t next = di_lexer_known(m, id, byte);
+    if (next != NOT_MADE) return next;
+    uint8_t class = m->x.class_of[byte];
+    lexer *l = &m->lexers[id];
+    if (!l->single && l->row == NOT_MADE) {
+        if (!make_row(m, l)) return fail(m, DI_ERR_MEMORY);
+        if (m->transitions[l->row + class] == LEXER_DEAD) return LEXER_DEAD;
+    }
+    next = make_transition(m, id, m->x.class_byte[class]); /* derivatives of one byte a class are remembered */
     if (m->x.failed != DI_OK) return LEXER_DEAD;
-    m->transitions[at] = next;
+    l = &m->lexers[id];
+    if (l->single)
+        l->row = next;
+    else
+        m->transitions[l->row + class] = next;
     return next;
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 4000 }; /* of derivatives inside derivatives: bounds the stack */
+enum { MAX_NODES = 0xFFFFFE }; /* an id and a byte make a key of 32 bits */
 
 bool di_exprs_spend(di_exprs *x, uint64_t steps) {
     x->work += steps;
@@ -33,7 +33,7 @@ di_status di_exprs_init(di_exprs *x, uint32_t node_limit, uint64_t work_limit) {
     memset(x, 0, sizeof *x);
     x->work_limit = work_limit;
     x->class_sets = UINT32_MAX;
-    if (!di_nodes_init(&x->n, node_limit)) return x->failed = DI_ERR_MEMORY;
+    if (!di_nodes_init(&x->n, node_limit < MAX_NODES ? node_limit : MAX_NODES)) return x->failed = DI_ERR_MEMORY;
     intern(x, (di_expr_node){.kind = DI_KIND_EMPTY}, NULL);
     intern(x, (di_expr_node){.kind = DI_KIND_EPSILON, .nullable = true}, NULL);
     intern(x, (di_expr_node){.kind = DI_KIND_NOT, .a = DI_EXPR_EMPTY, .nullable = true}, NULL);
@@ -43,7 +43,7 @@ di_status di_exprs_init(di_exprs *x, uint32_t node_limit, uint64_t work_limit) {
 di_status di_exprs_copy(di_exprs *to, const di_exprs *from) {
     *to = *from;
     to->sets = NULL, to->multiples = NULL, to->set_table.slots = NULL;
-    to->memo_keys = NULL, to->memo_values = NULL, to->memo_size = to->memo_used = 0;
+    to->memo = NULL, to->memo_size = to->memo_used = 0;
     to->alive = NULL, to->alive_count = 0;
     to->lengths = NULL, to->length_capacity = 0, to->length_table = (di_table){0};
     to->work = 0;
@@ -64,8 +64,7 @@ void di_exprs_free(di_exprs *x) {
     free(x->sets);
     free(x->multiples);
     free(x->set_table.slots);
-    free(x->memo_keys);
-    free(x->memo_values);
+    free(x->memo);
     free(x->alive);
     free(x->lengths);
     free(x->length_table.slots);
@@ -74,8 +73,7 @@ void di_exprs_free(di_exprs *x) {
 
 size_t di_exprs_memory(const di_exprs *x) {
     return di_nodes_memory(&x->n) + x->set_capacity * sizeof *x->sets + (size_t)x->set_table.size * sizeof(uint32_t) +
-           x->memo_size * (sizeof *x->memo_keys + sizeof *x->memo_values) + x->alive_count +
-           x->length_capacity * sizeof *x->lengths;
+           x->memo_size * sizeof *x->memo + x->alive_count + x->length_capacity * sizeof *x->lengths;
 }
 
 bool di_expr_nullable(const di_exprs *x, di_expr a) {
@@ -113,10 +111,6 @@ di_expr di_expr_set(di_exprs *x, const di_byte_set *set) {
 
 static void set_add(di_byte_set *set, uint8_t byte) {
     set->bits[byte >> 6] |= (uint64_t)1 << (byte & 63);
-}
-
-static bool set_has(const di_byte_set *set, uint8_t byte) {
-    return set->bits[byte >> 6] >> (byte & 63) & 1;
 }
 
 di_expr di_expr_range(di_exprs *x, uint8_t low, uint8_t high) {
@@ -282,9 +276,51 @@ static uint32_t drop_narrower(di_exprs *x, di_expr *list, uint32_t n) {
     return kept;
 }
 
+/* Any characters: x* of a point. The point, or DI_EXPR_EMPTY if `a` is something else. */
+static di_expr any_text(const di_exprs *x, di_expr a) {
+    const di_expr_node *n = &x->n.nodes[a];
+    if (n->kind != DI_KIND_REPEAT || n->low || n->high != DI_UNBOUNDED) return DI_EXPR_EMPTY;
+    return n->a == x->any_point[1] || n->a == x->any_point[2] ? n->a : DI_EXPR_EMPTY;
+}
+
+/* True if `a` is surely made of whole characters of `point`. */
+static bool is_within(di_exprs *x, di_expr a, di_expr point, uint32_t *steps) {
+    for (; *steps; --*steps) {
+        const di_expr_node n = x->n.nodes[a];
+        if (a == DI_EXPR_EPSILON || a == point) return true;
+        if (n.kind == DI_KIND_SET) {
+            for (unsigned b = 0; b < 256; b++)
+                if (di_set_has(&x->sets[n.a], (uint8_t)b) && di_expr_derive(x, point, (uint8_t)b) != DI_EXPR_EPSILON)
+                    return false;
+            return true;
+        }
+        for (uint32_t i = 0; n.kind == DI_KIND_OR && i < n.b; i++)
+            if (!is_within(x, x->n.pool[n.a + i], point, steps)) return false;
+        if (n.kind == DI_KIND_OR) return true;
+        if (n.kind == DI_KIND_CAT && !is_within(x, n.a, point, steps)) return false;
+        if (n.kind != DI_KIND_CAT && n.kind != DI_KIND_REPEAT) return false;
+        a = n.kind == DI_KIND_CAT ? n.b : n.a;
+    }
+    return false;
+}
+
+/* Beside any text nothing else is needed: what is behind an unanchored pattern that was found. */
+static uint32_t drop_within(di_exprs *x, di_expr *list, uint32_t n) {
+    di_expr point = DI_EXPR_EMPTY;
+    for (uint32_t i = 0; i < n && point == DI_EXPR_EMPTY; i++) point = any_text(x, list[i]);
+    if (point == DI_EXPR_EMPTY) return n;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t steps = 256;
+        if (any_text(x, list[i]) == point || !is_within(x, list[i], point, &steps)) list[kept++] = list[i];
+    }
+    return kept;
+}
+
 static di_expr make_or(di_exprs *x, di_expr *list, uint32_t n) {
     n = join_sets(x, DI_KIND_OR, list, n);
     if (n > 1 && n <= 256) n = drop_narrower(x, list, n);
+    if (n > 1 && n <= 64) n = drop_within(x, list, n);
     if (has_id(list, n, DI_EXPR_ALL)) return DI_EXPR_ALL;
     if (n && list[0] == DI_EXPR_EMPTY) list++, n--;
     bool nullable = false, boolean = false, without_epsilon = false;
@@ -447,39 +483,33 @@ static di_expr derive_multiple(di_exprs *x, const di_expr_node *n, uint8_t byte)
 
 /* ----------------------------------------------------------------------------------------------------- derivatives */
 
-static di_expr *memo_slot(di_exprs *x, uint64_t key) {
-    if ((uint64_t)x->memo_used * 2 >= x->memo_size) {
-        uint32_t size = x->memo_size ? x->memo_size * 2 : 256;
-        uint64_t *keys = calloc(size, sizeof *keys);
-        di_expr *values = malloc(size * sizeof *values);
-        if (!keys || !values || size < x->memo_size) {
-            free(keys);
-            free(values);
+/* Where the derivative of a key is kept, UINT32_MAX if it is new; NULL when memory ran out. */
+static di_expr *memo_slot(di_exprs *x, uint32_t key) {
+    if ((uint64_t)x->memo_used * 4 >= (uint64_t)x->memo_size * 3) {
+        uint32_t size = x->memo_size ? x->memo_size * 2 : 64;
+        di_derivative *fresh = size > x->memo_size ? calloc(size, sizeof *fresh) : NULL;
+        if (!fresh) {
             fail(x, DI_ERR_MEMORY);
             return NULL;
         }
         for (uint32_t i = 0; i < x->memo_size; i++) {
-            if (!x->memo_keys[i]) continue;
-            uint64_t at = di_mix(0, x->memo_keys[i]);
-            while (keys[at & (size - 1)]) at++;
-            keys[at & (size - 1)] = x->memo_keys[i];
-            values[at & (size - 1)] = x->memo_values[i];
+            if (!x->memo[i].key) continue;
+            uint64_t at = di_mix(0, x->memo[i].key);
+            while (fresh[at & (size - 1)].key) at++;
+            fresh[at & (size - 1)] = x->memo[i];
         }
-        free(x->memo_keys);
-        free(x->memo_values);
-        x->memo_keys = keys;
-        x->memo_values = values;
+        free(x->memo);
+        x->memo = fresh;
         x->memo_size = size;
     }
     uint64_t at = di_mix(0, key);
-    while (x->memo_keys[at & (x->memo_size - 1)] && x->memo_keys[at & (x->memo_size - 1)] != key) at++;
-    at &= x->memo_size - 1;
-    if (!x->memo_keys[at]) {
-        x->memo_keys[at] = key;
-        x->memo_values[at] = UINT32_MAX;
+    while (x->memo[at & (x->memo_size - 1)].key && x->memo[at & (x->memo_size - 1)].key != key) at++;
+    di_derivative *slot = &x->memo[at & (x->memo_size - 1)];
+    if (!slot->key) {
+        *slot = (di_derivative){key, UINT32_MAX};
         x->memo_used++;
     }
-    return &x->memo_values[at];
+    return &slot->value;
 }
 
 static di_expr derive_list(di_exprs *x, const di_expr_node *n, uint8_t byte) {
@@ -509,16 +539,16 @@ di_expr di_expr_derive(di_exprs *x, di_expr a, uint8_t byte) {
     if (x->failed != DI_OK || a <= DI_EXPR_EPSILON) return DI_EXPR_EMPTY;
     if (a == DI_EXPR_ALL) return a;
     const di_expr_node n = x->n.nodes[a];
-    if (n.kind == DI_KIND_SET) return set_has(&x->sets[n.a], byte) ? DI_EXPR_EPSILON : DI_EXPR_EMPTY;
+    if (n.kind == DI_KIND_SET) return di_set_has(&x->sets[n.a], byte) ? DI_EXPR_EPSILON : DI_EXPR_EMPTY;
     if (n.kind == DI_KIND_CAT && x->n.nodes[n.a].kind == DI_KIND_SET)
-        return set_has(&x->sets[x->n.nodes[n.a].a], byte) ? n.b : DI_EXPR_EMPTY;
+        return di_set_has(&x->sets[x->n.nodes[n.a].a], byte) ? n.b : DI_EXPR_EMPTY;
     if (n.kind == DI_KIND_MULTIPLE) return derive_multiple(x, &n, byte);
-    uint64_t key = ((uint64_t)a << 8 | byte) + 1;
+    uint32_t key = (a << 8 | byte) + 1;
     const di_expr *slot = memo_slot(x, key);
     if (!slot) return DI_EXPR_EMPTY;
     if (*slot != UINT32_MAX) return *slot;
     if (!di_exprs_spend(x, 1)) return DI_EXPR_EMPTY;
-    if (x->depth >= MAX_DEPTH) return fail(x, DI_ERR_LIMIT);
+    if (x->depth >= DI_EXPR_DEPTH) return fail(x, DI_ERR_LIMIT);
     x->depth++;
     di_expr result = DI_EXPR_EMPTY;
     switch (n.kind) {
@@ -548,6 +578,51 @@ di_expr di_expr_derive(di_exprs *x, di_expr a, uint8_t byte) {
     return result;
 }
 
+static void add_first(const di_exprs *x, di_expr a, di_byte_set *bytes, uint32_t *steps) {
+    static const di_byte_set every = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+    for (;;) {
+        const di_expr_node *n = &x->n.nodes[a];
+        if (*steps == 0) *bytes = every;
+        if (*steps == 0 || memcmp(bytes, &every, sizeof every) == 0) return;
+        --*steps;
+        switch ((di_expr_kind)n->kind) {
+        case DI_KIND_EMPTY:
+        case DI_KIND_EPSILON:
+            return;
+        case DI_KIND_SET:
+            for (int w = 0; w < 4; w++) bytes->bits[w] |= x->sets[n->a].bits[w];
+            return;
+        case DI_KIND_CAT:
+            if (x->n.nodes[n->a].nullable) add_first(x, n->a, bytes, steps);
+            a = x->n.nodes[n->a].nullable ? n->b : n->a;
+            break;
+        case DI_KIND_OR:
+            for (uint32_t i = 0; i < n->b; i++) add_first(x, x->n.pool[n->a + i], bytes, steps);
+            return;
+        case DI_KIND_AND: /* of any member: the first that is no complement */
+            for (uint32_t i = 1; i < n->b && x->n.nodes[x->n.pool[n->a]].kind == DI_KIND_NOT; i++)
+                if (x->n.nodes[x->n.pool[n->a + i]].kind != DI_KIND_NOT) {
+                    add_first(x, x->n.pool[n->a + i], bytes, steps);
+                    return;
+                }
+            a = x->n.pool[n->a];
+            break;
+        case DI_KIND_REPEAT:
+            a = n->a;
+            break;
+        case DI_KIND_NOT:
+        case DI_KIND_MULTIPLE:
+            *bytes = every;
+            return;
+        }
+    }
+}
+
+void di_expr_first(const di_exprs *x, di_expr a, di_byte_set *bytes) {
+    uint32_t steps = 4096; /* shared parts may be visited more than once */
+    add_first(x, a, bytes, &steps);
+}
+
 void di_expr_classes(di_exprs *x) {
     if (x->class_sets == x->set_count && x->class_digits == (x->multiple_count > 0)) return;
     uint16_t class_of[256] = {0};
@@ -562,12 +637,12 @@ void di_expr_classes(di_exprs *x) {
         uint32_t sizes[256] = {0}, hits[256] = {0};
         for (unsigned b = 0; b < 256; b++) {
             sizes[class_of[b]]++;
-            hits[class_of[b]] += set_has(set, (uint8_t)b);
+            hits[class_of[b]] += di_set_has(set, (uint8_t)b);
         }
         uint32_t before = count;
         for (uint32_t c = 0; c < before; c++) inside[c] = (uint16_t)(hits[c] && hits[c] < sizes[c] ? count++ : c);
         for (unsigned b = 0; b < 256; b++)
-            if (set_has(set, (uint8_t)b)) class_of[b] = inside[class_of[b]];
+            if (di_set_has(set, (uint8_t)b)) class_of[b] = inside[class_of[b]];
     }
     for (int b = 255; b >= 0; b--) {
         x->class_of[b] = (uint8_t)class_of[b];
@@ -576,308 +651,6 @@ void di_expr_classes(di_exprs *x) {
     x->class_count = count;
     x->class_sets = x->set_count;
     x->class_digits = x->multiple_count > 0;
-}
-
-/* -------------------------------------------------------------------------------------------------------- emptiness */
-
-enum { UNKNOWN, ALIVE, DEAD };
-
-static bool reserve_alive(di_exprs *x) {
-    if (x->n.count <= x->alive_count) return true;
-    uint32_t size = x->n.count + x->n.count / 2 + 64;
-    uint8_t *alive = realloc(x->alive, size);
-    if (!alive) {
-        fail(x, DI_ERR_MEMORY);
-        return false;
-    }
-    memset(alive + x->alive_count, UNKNOWN, size - x->alive_count);
-    x->alive = alive;
-    x->alive_count = size;
-    return true;
-}
-
-static bool known_alive(const di_exprs *x, di_expr a) {
-    const di_expr_node *n = &x->n.nodes[a];
-    return a != DI_EXPR_EMPTY && (n->nullable || !n->boolean || (a < x->alive_count && x->alive[a] == ALIVE));
-}
-
-typedef struct search {
-    di_expr *found; /* in order of discovery */
-    uint32_t *from; /* index of the state it was reached from */
-    uint32_t count, capacity, from_capacity;
-    di_table seen;
-} search;
-
-static uint64_t hash_found(const void *arg, uint32_t index) {
-    return di_mix(0, ((const search *)arg)->found[index]);
-}
-
-/* Adds a state; false when memory ran out. */
-static bool search_add(search *s, di_expr state, uint32_t from) {
-    if (!di_table_reserve(&s->seen, hash_found, s)) return false;
-    uint64_t at = di_mix(0, state);
-    uint32_t mask = s->seen.size - 1;
-    for (; s->seen.slots[at & mask]; at++)
-        if (s->found[s->seen.slots[at & mask] - 1] == state) return true;
-    if (!di_grow(&s->found, &s->capacity, (uint64_t)s->count + 1, sizeof *s->found) ||
-        !di_grow(&s->from, &s->from_capacity, (uint64_t)s->count + 1, sizeof *s->from))
-        return false;
-    s->found[s->count] = state;
-    s->from[s->count++] = from;
-    s->seen.slots[at & mask] = ++s->seen.used;
-    return true;
-}
-
-/* Breadth first from `a` to the nearest state that is known not to be empty. */
-static bool search_alive(di_exprs *x, di_expr a) {
-    search s = {0};
-    bool ok = search_add(&s, a, 0), alive = false;
-    di_expr_classes(x);
-    for (uint32_t i = 0; ok && i < s.count && !alive; i++) {
-        for (uint32_t c = 0; ok && c < x->class_count; c++) {
-            di_expr d = di_expr_derive(x, s.found[i], x->class_byte[c]);
-            if (x->failed != DI_OK) break;
-            if (d == DI_EXPR_EMPTY || (d < x->alive_count && x->alive[d] == DEAD)) continue;
-            if (known_alive(x, d)) {
-                alive = true;
-                if (!reserve_alive(x)) break;
-                for (uint32_t j = i;; j = s.from[j]) {
-                    x->alive[s.found[j]] = ALIVE;
-                    if (j == 0) break;
-                }
-                break;
-            }
-            ok = search_add(&s, d, i);
-        }
-        if (x->failed != DI_OK) break;
-    }
-    if (!ok) fail(x, DI_ERR_MEMORY);
-    if (x->failed == DI_OK && !alive && reserve_alive(x))
-        for (uint32_t i = 0; i < s.count; i++) x->alive[s.found[i]] = DEAD;
-    free(s.found);
-    free(s.from);
-    free(s.seen.slots);
-    return alive;
-}
-
-/* Lengths: characters that complete a language, found by breadth first search over pairs of it and of what is left of
- * the character being read. Counters stay outside, so there are few pairs. */
-enum { NO_LENGTH = UINT32_MAX, NOT_KNOWN = UINT32_MAX - 1 };
-
-static uint64_t hash_length(const void *arg, uint32_t index) {
-    return di_mix(0, ((const di_exprs *)arg)->lengths[index].pair);
-}
-
-/* Where the least length of a pair is kept; NULL when memory ran out. */
-static uint32_t *length_slot(di_exprs *x, uint64_t key) {
-    if (!di_table_reserve(&x->length_table, hash_length, x)) return fail(x, DI_ERR_MEMORY), NULL;
-    uint64_t at = di_mix(0, key);
-    uint32_t wrap = x->length_table.size - 1, slot;
-    for (; (slot = x->length_table.slots[at & wrap]); at++)
-        if (x->lengths[slot - 1].pair == key) return &x->lengths[slot - 1].least;
-    if (!di_grow(&x->lengths, &x->length_capacity, (uint64_t)x->length_table.used + 1, sizeof *x->lengths))
-        return fail(x, DI_ERR_MEMORY), NULL;
-    x->lengths[x->length_table.used] = (di_least_length){key, NOT_KNOWN};
-    x->length_table.slots[at & wrap] = ++x->length_table.used;
-    return &x->lengths[x->length_table.used - 1].least;
-}
-
-typedef struct pair_list {
-    uint64_t *pairs;
-    uint32_t count, capacity;
-} pair_list;
-
-static void push_pair(di_exprs *x, pair_list *list, uint64_t pair) {
-    if (!di_grow(&list->pairs, &list->capacity, (uint64_t)list->count + 1, sizeof pair)) {
-        fail(x, DI_ERR_MEMORY);
-        return;
-    }
-    list->pairs[list->count++] = pair;
-}
-
-static uint64_t hash_pair_list(const void *arg, uint32_t index) {
-    return di_mix(0, ((const pair_list *)arg)->pairs[index]);
-}
-
-/* Adds a pair to those seen; false if it is there already. */
-static bool first_visit(di_exprs *x, pair_list *seen, di_table *table, uint64_t pair) {
-    if (!di_table_reserve(table, hash_pair_list, seen)) return fail(x, DI_ERR_MEMORY), false;
-    uint64_t at = di_mix(0, pair);
-    for (; table->slots[at & (table->size - 1)]; at++)
-        if (seen->pairs[table->slots[at & (table->size - 1)] - 1] == pair) return false;
-    push_pair(x, seen, pair);
-    if (x->failed == DI_OK) table->slots[at & (table->size - 1)] = ++table->used;
-    return x->failed == DI_OK;
-}
-
-/* The fewest whole characters (of `any`) that complete `language`, when `left` of a character must come first. */
-static uint32_t least_length(di_exprs *x, di_expr language, di_expr left, di_expr any) {
-    uint64_t start = (uint64_t)language << 32 | left;
-    const uint32_t *known = length_slot(x, start);
-    if (!known || *known != NOT_KNOWN) return known ? *known : NO_LENGTH;
-    pair_list seen = {0}, level = {0}, next = {0};
-    di_table table = {0};
-    uint32_t distance = 0, result = NO_LENGTH;
-    di_expr_classes(x);
-    push_pair(x, &level, start);
-    while (level.count && result == NO_LENGTH && x->failed == DI_OK) {
-        next.count = 0;
-        for (uint32_t i = 0; i < level.count && result == NO_LENGTH && x->failed == DI_OK; i++) {
-            if (!first_visit(x, &seen, &table, level.pairs[i])) continue;
-            di_expr p = (di_expr)(level.pairs[i] >> 32), r = (di_expr)level.pairs[i];
-            if (r == DI_EXPR_EPSILON && x->n.nodes[p].nullable) result = distance;
-            bool begins = r == DI_EXPR_EPSILON;
-            for (uint32_t c = 0; c < x->class_count && result == NO_LENGTH; c++) {
-                di_expr rest = di_expr_derive(x, begins ? any : r, x->class_byte[c]);
-                if (rest == DI_EXPR_EMPTY) continue;
-                di_expr after = di_expr_derive(x, p, x->class_byte[c]);
-                if (after != DI_EXPR_EMPTY) push_pair(x, begins ? &next : &level, (uint64_t)after << 32 | rest);
-            }
-        }
-        pair_list swap = level;
-        level = next;
-        next = swap;
-        distance++;
-    }
-    free(seen.pairs);
-    free(level.pairs);
-    free(next.pairs);
-    free(table.slots);
-    uint32_t *slot = x->failed == DI_OK ? length_slot(x, start) : NULL;
-    if (slot) *slot = result;
-    return result;
-}
-
-/* Steps between pairs of a language and the rest of a character. */
-typedef struct pair_step {
-    uint32_t from, to, cost;
-} pair_step;
-
-typedef struct pair_graph {
-    pair_list pairs;
-    di_table table;
-    pair_step *steps;
-    uint32_t count, capacity;
-} pair_graph;
-
-/* The index of a pair, added if new; NO_LENGTH after a failure. */
-static uint32_t pair_index(di_exprs *x, pair_graph *g, uint64_t pair) {
-    if (!di_table_reserve(&g->table, hash_pair_list, &g->pairs)) return fail(x, DI_ERR_MEMORY), NO_LENGTH;
-    uint64_t at = di_mix(0, pair);
-    uint32_t wrap = g->table.size - 1;
-    for (; g->table.slots[at & wrap]; at++)
-        if (g->pairs.pairs[g->table.slots[at & wrap] - 1] == pair) return g->table.slots[at & wrap] - 1;
-    push_pair(x, &g->pairs, pair);
-    if (x->failed != DI_OK) return NO_LENGTH;
-    g->table.slots[at & wrap] = ++g->table.used;
-    return g->table.used - 1;
-}
-
-static void explore_pairs(di_exprs *x, pair_graph *g, di_expr any, uint32_t limit) {
-    for (uint32_t i = 0; i < g->pairs.count && g->pairs.count <= limit && x->failed == DI_OK; i++) {
-        di_expr p = (di_expr)(g->pairs.pairs[i] >> 32), r = (di_expr)g->pairs.pairs[i];
-        bool begins = r == DI_EXPR_EPSILON;
-        for (uint32_t c = 0; c < x->class_count && x->failed == DI_OK; c++) {
-            di_expr rest = di_expr_derive(x, begins ? any : r, x->class_byte[c]);
-            di_expr after = rest == DI_EXPR_EMPTY ? DI_EXPR_EMPTY : di_expr_derive(x, p, x->class_byte[c]);
-            if (after == DI_EXPR_EMPTY) continue;
-            uint32_t to = pair_index(x, g, (uint64_t)after << 32 | rest);
-            if (!di_grow(&g->steps, &g->capacity, (uint64_t)g->count + 1, sizeof *g->steps)) fail(x, DI_ERR_MEMORY);
-            if (x->failed == DI_OK) g->steps[g->count++] = (pair_step){i, to, begins};
-        }
-    }
-}
-
-/* Least lengths of all pairs, by relaxation; the greatest of them at whole characters. */
-static uint32_t relax_pairs(di_exprs *x, pair_graph *g) {
-    uint32_t *least = malloc((g->pairs.count + 1) * sizeof *least), greatest = 0;
-    if (!least) return fail(x, DI_ERR_MEMORY), NO_LENGTH;
-    for (uint32_t i = 0; i < g->pairs.count; i++) {
-        di_expr p = (di_expr)(g->pairs.pairs[i] >> 32), r = (di_expr)g->pairs.pairs[i];
-        least[i] = r == DI_EXPR_EPSILON && x->n.nodes[p].nullable ? 0 : NO_LENGTH;
-    }
-    for (bool changed = true; changed && di_exprs_spend(x, g->count / 8 + 1);) {
-        changed = false;
-        for (uint32_t i = g->count; i > 0; i--) {
-            const pair_step *s = &g->steps[i - 1];
-            if (least[s->to] == NO_LENGTH || least[s->to] + s->cost >= least[s->from]) continue;
-            least[s->from] = least[s->to] + s->cost;
-            changed = true;
-        }
-    }
-    for (uint32_t i = 0; i < g->pairs.count && x->failed == DI_OK; i++) {
-        uint32_t *slot = length_slot(x, g->pairs.pairs[i]);
-        if (slot) *slot = least[i];
-        if ((di_expr)g->pairs.pairs[i] == DI_EXPR_EPSILON && least[i] != NO_LENGTH && least[i] > greatest)
-            greatest = least[i];
-    }
-    free(least);
-    return greatest;
-}
-
-bool di_expr_farthest(di_exprs *x, di_expr language, di_expr any, uint32_t limit, uint32_t *greatest) {
-    pair_graph g = {0};
-    di_expr_classes(x);
-    pair_index(x, &g, (uint64_t)language << 32 | DI_EXPR_EPSILON);
-    explore_pairs(x, &g, any, limit);
-    bool all = g.pairs.count <= limit && x->failed == DI_OK;
-    if (all) *greatest = relax_pairs(x, &g);
-    free(g.pairs.pairs);
-    free(g.table.slots);
-    free(g.steps);
-    return all && x->failed == DI_OK;
-}
-
-bool di_expr_counted(di_exprs *x, di_expr a, di_counted *out) {
-    const di_expr_node n = x->n.nodes[a];
-    if (n.kind != DI_KIND_AND || n.b > 16) return false;
-    di_expr others[16];
-    uint32_t count = 0, found = 0;
-    for (uint32_t i = 0; i < n.b; i++) {
-        di_expr part = x->n.pool[n.a + i];
-        const di_expr_node *p = &x->n.nodes[part], *r = p->kind == DI_KIND_CAT ? &x->n.nodes[p->b] : p;
-        bool any = r->kind == DI_KIND_REPEAT && (r->low || r->high != DI_UNBOUNDED) &&
-                   (r->a == x->any_point[0] || r->a == x->any_point[1] || r->a == x->any_point[2]);
-        if (!any) {
-            others[count++] = part;
-            continue;
-        }
-        *out = (di_counted){.left = r == p ? DI_EXPR_EPSILON : p->a, .any = r->a, .low = r->low, .high = r->high};
-        found++;
-    }
-    if (found != 1) return false;
-    out->language = di_expr_and(x, others, count);
-    return x->failed == DI_OK;
-}
-
-/* Whether a language with bounds of its length is empty, from the least length. False: that does not tell. */
-static bool counted_alive(di_exprs *x, di_expr a, bool *alive) {
-    di_counted c;
-    if (!di_expr_counted(x, a, &c)) return false;
-    uint32_t least = least_length(x, c.language, c.left, c.any);
-    if (x->failed != DI_OK) return false;
-    if (least != NO_LENGTH && (c.high == DI_UNBOUNDED || least <= c.high) && least < c.low) return false;
-    *alive = least != NO_LENGTH && (c.high == DI_UNBOUNDED || least <= c.high);
-    if (reserve_alive(x)) x->alive[a] = *alive ? ALIVE : DEAD;
-    return true;
-}
-
-bool di_expr_alive(di_exprs *x, di_expr a) {
-    for (;;) {
-        if (a == DI_EXPR_EMPTY) return false;
-        if (known_alive(x, a)) return true;
-        if (a < x->alive_count && x->alive[a] == DEAD) return false;
-        const di_expr_node n = x->n.nodes[a];
-        if (n.kind == DI_KIND_REPEAT) {
-            a = n.a;
-        } else if (n.kind == DI_KIND_CAT) {
-            if (!di_expr_alive(x, n.a)) return false;
-            a = n.b;
-        } else {
-            bool alive;
-            return counted_alive(x, a, &alive) ? alive : search_alive(x, a);
-        }
-    }
 }
 
 bool di_expr_matches(di_exprs *x, di_expr a, const char *bytes, size_t length) {

@@ -36,14 +36,24 @@ typedef struct di_byte_set {
     uint64_t bits[4];
 } di_byte_set;
 
+static inline bool di_set_has(const di_byte_set *set, uint8_t byte) {
+    return set->bits[byte >> 6] >> (byte & 63) & 1;
+}
+enum { DI_EXPR_DEPTH = 4000 }; /* of work on expressions inside expressions: bounds the stack */
+
 typedef struct di_multiple { /* of modulus / 10^scale */
     uint32_t modulus, scale;
 } di_multiple;
 
-typedef struct di_least_length { /* of an expression and the rest of a character: pair = expression << 32 | rest */
+typedef struct di_lengths { /* of an expression and the rest of a character: pair = expression << 32 | rest */
     uint64_t pair;
-    uint32_t least;
-} di_least_length;
+    uint32_t least, greatest; /* greatest: of di_expr_bounds, whose pairs have no rest */
+} di_lengths;
+
+typedef struct di_derivative {
+    uint32_t key; /* (expr << 8 | byte) + 1, 0 = free */
+    di_expr value;
+} di_derivative;
 
 typedef struct di_exprs {
     di_nodes n;
@@ -52,12 +62,11 @@ typedef struct di_exprs {
     di_multiple *multiples;
     uint32_t multiple_count, multiple_capacity;
     di_table set_table;
-    uint64_t *memo_keys; /* (expr << 8 | byte) + 1 */
-    di_expr *memo_values;
+    di_derivative *memo; /* [memo_size] open addressing */
     uint32_t memo_size, memo_used;
     uint8_t *alive; /* [alive_count] 0 = not known, 1 = not empty, 2 = empty */
     uint32_t alive_count;
-    di_least_length *lengths;
+    di_lengths *lengths;
     uint32_t length_capacity;
     di_table length_table;
     uint8_t class_of[256]; /* byte classes: bytes that no set tells apart */
@@ -97,6 +106,8 @@ di_expr di_expr_multiple(di_exprs *x, uint32_t modulus, uint32_t scale);
 
 bool di_expr_nullable(const di_exprs *x, di_expr a);
 di_expr di_expr_derive(di_exprs *x, di_expr a, uint8_t byte);
+/* Adds the bytes that a text of `a` may begin with, and maybe some more: the derivatives of all others are empty. */
+void di_expr_first(const di_exprs *x, di_expr a, di_byte_set *bytes);
 /* False only if no text is in the language. */
 bool di_expr_alive(di_exprs *x, di_expr a);
 typedef struct di_counted { /* a language of `low` to `high` more characters behind the rest of one */
@@ -108,6 +119,12 @@ bool di_expr_counted(di_exprs *x, di_expr a, di_counted *out);
 /* The greatest number of characters (of `any`) that any state of the language needs to be completed. False if it has
  * more than `limit` states. */
 bool di_expr_farthest(di_exprs *x, di_expr language, di_expr any, uint32_t limit, uint32_t *greatest);
+typedef struct di_bounds {
+    uint32_t least;    /* bytes of the shortest text */
+    uint32_t greatest; /* no state of the language needs more bytes to be completed */
+} di_bounds;
+/* False for languages with complements or intersections: their structure does not tell. */
+bool di_expr_bounds(di_exprs *x, di_expr a, di_bounds *out);
 bool di_expr_matches(di_exprs *x, di_expr a, const char *bytes, size_t length);
 /* Brings class_of and class_byte up to date with all sets. */
 void di_expr_classes(di_exprs *x);

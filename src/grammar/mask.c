@@ -6,7 +6,15 @@
 
 #include "grammar/matcher.h"
 
-enum { MAX_EXIT_WALKS = 4096, LIST_IDS = 2048, LIST_NEAR = 1024, MAX_APART = 6000, MAX_SINGLE = 4000 };
+enum {
+    MAX_EXIT_WALKS = 4096,
+    FEW_IDS = 16,
+    MANY_IDS = 256,
+    LIST_IDS = 2048,
+    LIST_NEAR = 1024,
+    MAX_APART = 6000,
+    MAX_SINGLE = 4000
+};
 
 static void fail(di_matcher *m, di_status status) {
     if (m->x.failed == DI_OK) m->x.failed = status;
@@ -63,6 +71,10 @@ static bool has_base(const mask *tokens) {
     return tokens->base != NOT_MADE || tokens->safe;
 }
 
+static bool is_empty(const mask *tokens) {
+    return !tokens->bits && !has_base(tokens) && !tokens->count;
+}
+
 static void add_bits(di_matcher *m, mask *to, const mask *from) {
     size_t words = m->vocabulary->words;
     uint64_t *bits = malloc(words * sizeof *bits);
@@ -75,31 +87,26 @@ static void add_bits(di_matcher *m, mask *to, const mask *from) {
     free(bits);
 }
 
-static void add_mask(di_matcher *m, mask *to, const mask *from) {
-    if (from->bits || (has_base(from) && (to->bits || has_base(to)))) {
+/* Adds the tokens of a lexeme mask: by reference, if they are the first and not very few. */
+static void add_mask(di_matcher *m, mask *to, uint32_t id) {
+    const mask *from = &m->lexeme_masks[id].tokens;
+    bool list = !from->bits && !has_base(from);
+    if (is_empty(to) && (!list || from->count > FEW_IDS))
+        to->base = id;
+    else if (!list)
         add_bits(m, to, from);
-        return;
-    }
-    if (has_base(from)) {
-        to->base = from->base;
-        to->safe = from->safe;
-        for (uint32_t i = 0; i < from->removed_count; i++) {
-            if (!di_grow(&to->removed, &to->removed_capacity, from->removed_count, sizeof *to->removed)) {
-                fail(m, DI_ERR_MEMORY);
-                return;
-            }
-            to->removed[i] = from->removed[i];
-        }
-        to->removed_count = from->removed_count;
-    }
-    for (uint32_t i = 0; i < from->count; i++) add_id(m, to, from->ids[i]);
+    else
+        for (uint32_t i = 0; i < from->count; i++) add_id(m, to, m->lexeme_masks[id].tokens.ids[i]);
 }
 
 void di_mask_fill(const di_matcher *m, const mask *from, uint64_t *bits) {
     const di_vocabulary *v = m->vocabulary;
-    if (from->bits || from->base != NOT_MADE) {
-        const uint64_t *all = from->bits ? from->bits : m->lexeme_masks[from->base].tokens.bits;
-        memcpy(bits, all, v->words * sizeof *bits);
+    if (from->bits) {
+        memcpy(bits, from->bits, v->words * sizeof *bits);
+    } else if (from->base != NOT_MADE && from->base >= BASE_BODY) {
+        memcpy(bits, v->bodies[from->base - BASE_BODY].bits, v->words * sizeof *bits);
+    } else if (from->base != NOT_MADE) {
+        di_mask_fill(m, &m->lexeme_masks[from->base].tokens, bits);
     } else if (!from->safe) {
         memset(bits, 0, v->words * sizeof *bits);
     } else if (from->safe <= DI_SAFE_LEVELS) {
@@ -114,30 +121,65 @@ void di_mask_fill(const di_matcher *m, const mask *from, uint64_t *bits) {
     for (uint32_t i = 0; i < from->count; i++) bits[from->ids[i] / 64] |= (uint64_t)1 << from->ids[i] % 64;
 }
 
-/* A bit set that is near a base, and small lists instead of it. */
+/* Tokens as the difference from a base; false if that is too great. */
+static bool store_near(di_matcher *m, mask *tokens, uint32_t base_id) {
+    const uint64_t *base =
+        base_id >= BASE_BODY ? m->vocabulary->bodies[base_id - BASE_BODY].bits : m->lexeme_masks[base_id].tokens.bits;
+    uint32_t differ = 0;
+    for (size_t i = 0; i < m->vocabulary->words && differ <= LIST_NEAR; i++)
+        differ += (uint32_t)__builtin_popcountll(base[i] ^ tokens->bits[i]);
+    if (differ > LIST_NEAR) return false;
+    mask near = {.base = base_id};
+    for (size_t i = 0; i < m->vocabulary->words; i++)
+        for (uint64_t d = base[i] ^ tokens->bits[i]; d; d &= d - 1) {
+            uint32_t id = (uint32_t)(i * 64 + (size_t)__builtin_ctzll(d));
+            if (!(base[i] >> id % 64 & 1))
+                add_id(m, &near, id);
+            else if (!di_grow(&near.removed, &near.removed_capacity, (uint64_t)near.removed_count + 1, sizeof id))
+                fail(m, DI_ERR_MEMORY);
+            else
+                near.removed[near.removed_count++] = id;
+        }
+    di_mask_free(tokens);
+    *tokens = near;
+    return true;
+}
+
+/* Room that is not used is given back. */
+static void shrink(uint32_t **list, uint32_t count, uint32_t *capacity) {
+    uint32_t *less = count && count < *capacity ? realloc(*list, count * sizeof **list) : NULL;
+    if (!less) return;
+    *list = less;
+    *capacity = count;
+}
+
+static bool find_near(di_matcher *m, mask *tokens) {
+    bool near = false;
+    for (uint32_t b = 0; b < 2 && !near && m->x.failed == DI_OK; b++) near = store_near(m, tokens, BASE_BODY + b);
+    for (uint32_t b = 0; b < m->base_count && !near && m->x.failed == DI_OK; b++)
+        near = store_near(m, tokens, m->bases[b]);
+    return near;
+}
+
 static void compress(di_matcher *m, mask *tokens) {
-    for (uint32_t b = 0; b < m->base_count && tokens->bits && m->x.failed == DI_OK; b++) {
-        const uint64_t *base = m->lexeme_masks[m->bases[b]].tokens.bits;
-        uint32_t differ = 0;
-        for (size_t i = 0; i < m->vocabulary->words && differ <= LIST_NEAR; i++)
-            differ += (uint32_t)__builtin_popcountll(base[i] ^ tokens->bits[i]);
-        if (differ > LIST_NEAR) continue;
-        mask near = {.base = m->bases[b]};
-        for (size_t i = 0; i < m->vocabulary->words; i++)
-            for (uint64_t d = base[i] ^ tokens->bits[i]; d; d &= d - 1) {
-                uint32_t id = (uint32_t)(i * 64 + (size_t)__builtin_ctzll(d));
-                if (base[i] >> id % 64 & 1) {
-                    if (!di_grow(&near.removed, &near.removed_capacity, (uint64_t)near.removed_count + 1, sizeof id))
-                        fail(m, DI_ERR_MEMORY);
-                    else
-                        near.removed[near.removed_count++] = id;
-                } else {
-                    add_id(m, &near, id);
-                }
-            }
-        di_mask_free(tokens);
-        *tokens = near;
+    if (tokens->bits) {
+        find_near(m, tokens);
+    } else if (tokens->safe && tokens->count > MANY_IDS) {
+        mask all = {.base = NOT_MADE, .bits = malloc(m->vocabulary->words * sizeof *all.bits)};
+        if (!all.bits) {
+            fail(m, DI_ERR_MEMORY);
+            return;
+        }
+        di_mask_fill(m, tokens, all.bits);
+        if (find_near(m, &all)) {
+            di_mask_free(tokens);
+            *tokens = all;
+        } else {
+            di_mask_free(&all);
+        }
     }
+    shrink(&tokens->ids, tokens->count, &tokens->capacity);
+    shrink(&tokens->removed, tokens->removed_count, &tokens->removed_capacity);
 }
 
 static size_t mask_memory(const di_matcher *m, const mask *tokens) {
@@ -177,8 +219,7 @@ static void walk(di_matcher *m, const di_trie *trie, uint32_t node, uint32_t fro
         while (p >= m->walk_stack[at + 1]) at -= 2;
         const di_trie_node n = trie->nodes[p];
         uint32_t now = m->walk_stack[at];
-        const lexer *l = &m->lexers[now];
-        uint32_t next = l->row == NOT_MADE ? NOT_MADE : m->transitions[l->row + m->x.class_of[trie->bytes[p]]];
+        uint32_t next = di_lexer_known(m, now, trie->bytes[p]);
         if (next == NOT_MADE) next = di_lexer_next(m, now, trie->bytes[p]);
         visited++;
         if (next == LEXER_DEAD) {
@@ -197,6 +238,109 @@ static void walk(di_matcher *m, const di_trie *trie, uint32_t node, uint32_t fro
     }
     m->walk_used = base;
     di_exprs_spend(&m->x, visited);
+}
+
+/* Every character of these byte ranges leads from `from` back to `home`, without a lexeme that might end. */
+static bool leads_back(di_matcher *m, const di_kind_of_character *c, uint32_t at, uint32_t from, uint32_t home) {
+    uint32_t last = NOT_MADE;
+    if (at >= sizeof c->low) return false;
+    for (unsigned b = c->low[at]; b <= c->high[at]; b++) {
+        uint32_t next = di_lexer_next(m, from, (uint8_t)b);
+        if (next == last) continue;
+        last = next;
+        if (at + 1 == c->length) {
+            if (next != home) return false;
+        } else if (next == LEXER_DEAD || m->lexers[next].accepts || !leads_back(m, c, at + 1, next, home)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Characters of these kinds all keep the lexer where it is. */
+static bool loops(di_matcher *m, uint32_t id, uint32_t kinds) {
+    if (kinds >> DI_INSIDE_CHARACTER || m->lexers[id].accepts) return false;
+    uint32_t known = m->lexers[id].asked;
+    if (kinds & known & ~m->lexers[id].loops) return false;
+    for (uint32_t k = 0; k < DI_KINDS; k++) {
+        if (!((kinds & ~known) >> k & 1)) continue;
+        bool back = true;
+        for (size_t i = 0; i < di_character_kind_count && back; i++)
+            if (di_character_kinds[i].kind == k) back = leads_back(m, &di_character_kinds[i], 0, id, id);
+        if (m->x.failed != DI_OK) return false;
+        m->lexers[id].asked |= (uint32_t)1 << k;
+        if (back) m->lexers[id].loops |= (uint32_t)1 << k;
+        if (!back) return false;
+    }
+    return true;
+}
+
+/* The string-safe tokens below a node. */
+static void add_below(di_matcher *m, uint32_t node, mask *tokens) {
+    const di_vocabulary *v = m->vocabulary;
+    uint32_t from = v->all.safe_before[node + 1], to = v->all.safe_before[node + v->all.nodes[node].size];
+    if (!tokens->bits && tokens->count + (to - from) > LIST_IDS) to_bits(m, tokens);
+    if (m->x.failed != DI_OK) return;
+    if (tokens->bits)
+        for (uint32_t i = from; i < to; i++)
+            tokens->bits[v->safe_order[i] / 64] |= (uint64_t)1 << v->safe_order[i] % 64;
+    else
+        for (uint32_t i = from; i < to; i++) add_id(m, tokens, v->safe_order[i]);
+    di_exprs_spend(&m->x, (to - from) / 16);
+}
+
+/* The lexer reads text in which most characters change nothing. */
+static bool may_loop(di_matcher *m, uint32_t id) {
+    static const uint8_t samples[] = {'e', 'A', '0', ' '};
+    for (size_t i = 0; i < sizeof samples; i++) {
+        uint32_t next = di_lexer_next(m, id, samples[i]);
+        if (next != LEXER_DEAD && !m->lexers[next].accepts && di_lexer_next(m, next, samples[i]) == next) return true;
+    }
+    return false;
+}
+
+/* String-safe tokens only; subtrees whose characters change nothing are taken as a whole. */
+static void walk_safe(di_matcher *m, uint32_t from, mask *tokens, exit_function leave, void *arg) {
+    enum { WORTH_ASKING = 12 };
+    const di_trie *trie = &m->vocabulary->all;
+    uint32_t base = push_walk(m, m->vocabulary->longest + 2);
+    if (base == NOT_MADE) return;
+    uint32_t at = base, p = 1, visited = 0;
+    m->walk_stack[at] = from;
+    m->walk_stack[at + 1] = trie->count;
+    while (p < trie->count && m->x.failed == DI_OK) {
+        while (p >= m->walk_stack[at + 1]) at -= 2;
+        const di_trie_node n = trie->nodes[p];
+        uint32_t here = trie->safe_before[p], below = trie->safe_before[p + 1], next = LEXER_DEAD;
+        if (trie->safe_before[p + n.size] > here) next = di_lexer_next(m, m->walk_stack[at], trie->bytes[p]);
+        visited++;
+        if (next == LEXER_DEAD) {
+            p += n.size;
+            continue;
+        }
+        for (; here < below; here++) add_id(m, tokens, m->vocabulary->safe_order[here]);
+        bool all = n.size >= WORTH_ASKING && loops(m, next, trie->kinds[p]);
+        if (all) add_below(m, p, tokens);
+        if (!all && n.size > 1) {
+            if (m->lexers[next].accepts) leave(m, arg, trie, p, next);
+            at += 2;
+            m->walk_stack[at] = next;
+            m->walk_stack[at + 1] = p + n.size;
+        }
+        p += all ? n.size : 1;
+    }
+    m->walk_used = base;
+    di_exprs_spend(&m->x, visited);
+}
+
+/* The whole vocabulary. */
+static void walk_all(di_matcher *m, uint32_t from, mask *tokens, exit_function leave, void *arg) {
+    if (!may_loop(m, from)) {
+        walk(m, &m->vocabulary->all, 0, from, tokens, leave, arg);
+        return;
+    }
+    walk_safe(m, from, tokens, leave, arg);
+    walk(m, &m->vocabulary->rest, 0, from, tokens, leave, arg);
 }
 
 /* ------------------------------------------------------------------------------------------------------ lexeme masks
@@ -230,18 +374,23 @@ static bool string_body(const di_matcher *m, di_expr expr, uint32_t *room) {
     return set[0] == (uint64_t)1 << '"' && !set[1] && !set[2] && !set[3];
 }
 
-/* True if any characters at all leave the language completable: it is, or has as an alternative, any characters before
- * something else. So unanchored patterns look until they are found. */
-static bool open_body(di_matcher *m, di_expr expr) {
+/* True if any characters at all leave the language completable: it is, begins with, or has as an alternative, any
+ * characters. So unanchored patterns look until they are found. */
+static bool open_body_at(di_matcher *m, di_expr expr, unsigned depth) {
     const di_expr_node n = m->x.n.nodes[expr];
+    if (depth > 8) return false;
     if (n.kind == DI_KIND_OR && n.b <= 64) {
         for (uint32_t i = 0; i < n.b; i++)
-            if (open_body(m, m->x.n.pool[n.a + i])) return true;
+            if (open_body_at(m, m->x.n.pool[n.a + i], depth + 1)) return true;
         return false;
     }
-    const di_expr_node *r = &m->x.n.nodes[n.a];
-    if (n.kind != DI_KIND_CAT || r->kind != DI_KIND_REPEAT || r->low || r->high != DI_UNBOUNDED) return false;
-    return (r->a == m->x.any_point[1] || r->a == m->x.any_point[2]) && di_expr_alive(&m->x, n.b);
+    if (n.kind == DI_KIND_REPEAT)
+        return !n.low && n.high == DI_UNBOUNDED && (n.a == m->x.any_point[1] || n.a == m->x.any_point[2]);
+    return n.kind == DI_KIND_CAT && open_body_at(m, n.a, depth + 1) && di_expr_alive(&m->x, n.b);
+}
+
+static bool open_body(di_matcher *m, di_expr expr) {
+    return open_body_at(m, expr, 0);
 }
 
 /* The same string body with bounds that no token tells from the true ones. */
@@ -256,8 +405,8 @@ static di_expr far_bounds(di_matcher *m, di_expr expr) {
 
 static uint32_t lexeme_mask_of(di_matcher *m, uint32_t lexer_id);
 
-static void append(di_matcher *m, lexeme_mask *to, const lexeme_mask *from, uint32_t slot) {
-    add_mask(m, &to->tokens, &from->tokens);
+static void append_exits(di_matcher *m, lexeme_mask *to, uint32_t id, uint32_t slot) {
+    const lexeme_mask *from = &m->lexeme_masks[id];
     if (!di_grow(&to->exits, &to->exit_capacity, (uint64_t)to->exit_count + from->exit_count, sizeof *to->exits)) {
         fail(m, DI_ERR_MEMORY);
         return;
@@ -274,8 +423,8 @@ static void add_single(di_matcher *m, lexeme_mask *to, di_expr expr, uint32_t sl
     uint32_t one = di_lexer_of(m, &(pair){0, expr}, 1);
     uint32_t id = m->x.failed == DI_OK ? lexeme_mask_of(m, one) : NOT_MADE;
     if (id == NOT_MADE) return;
-    const lexeme_mask from = m->lexeme_masks[id];
-    append(m, to, &from, slot);
+    add_mask(m, &to->tokens, id);
+    append_exits(m, to, id, slot);
 }
 
 /* The string body of which `expr` leaves something out: characters that follow other conditions too, then the quote.
@@ -356,7 +505,7 @@ static bool make_near(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_mas
     if (around == DI_EXPR_EMPTY) return false;
     uint32_t wide = di_lexer_of(m, &(pair){0, around}, 1);
     uint32_t id = m->x.failed == DI_OK ? lexeme_mask_of(m, wide) : NOT_MADE;
-    if (id == NOT_MADE || !m->lexeme_masks[id].tokens.bits) return false;
+    if (id == NOT_MADE) return false;
     const lexeme_mask base = m->lexeme_masks[id];
     apart a = {.out = out, .base = &base};
     out->tokens.base = id;
@@ -393,28 +542,32 @@ static uint32_t read_token(di_matcher *m, uint32_t lexer_id, uint32_t id) {
     return lexer_id;
 }
 
+/* String-safe tokens that may not fit when `high` characters are left, of which `need` may complete the text. */
+static uint32_t longer_tokens(const di_vocabulary *v, uint32_t high, uint32_t need) {
+    uint32_t room = high < need ? 0 : high - need, many = 0;
+    while (many < v->safe_count && many <= MAX_SINGLE && v->safe_lengths[many] > room) many++;
+    return many;
+}
+
 /* The mask of a pattern with a bound of its length: that of the pattern alone, since short tokens leave room enough to
  * complete it; long ones and those that are not string-safe are looked at one by one. False: nothing was made. */
 static bool make_counted(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_mask *out) {
     const di_expr_node n = m->x.n.nodes[expr];
     const di_vocabulary *v = m->vocabulary;
     di_counted c;
-    uint32_t need;
+    di_bounds bounds;
+    uint32_t need, many = UINT32_MAX;
     if (n.kind != DI_KIND_CAT || !di_expr_counted(&m->x, n.a, &c)) return false;
-    if (c.low || c.left != DI_EXPR_EPSILON || !farthest(m, &c, &need)) return false;
-    uint32_t room = c.high < need ? 0 : c.high - need, many = 0;
-    while (many < v->safe_count && v->safe_lengths[many] > room) many++;
+    if (c.low || c.left != DI_EXPR_EPSILON) return false;
+    if (di_expr_bounds(&m->x, c.language, &bounds)) many = longer_tokens(v, c.high, need = bounds.greatest);
+    if (many > MAX_SINGLE && farthest(m, &c, &need)) many = longer_tokens(v, c.high, need);
     if (many > MAX_SINGLE) return false;
     uint32_t alone = di_lexer_of(m, &(pair){0, di_expr_cat(&m->x, c.language, n.b)}, 1);
     uint32_t id = m->x.failed == DI_OK ? lexeme_mask_of(m, alone) : NOT_MADE;
     if (id == NOT_MADE) return true;
-    add_mask(m, &out->tokens, &m->lexeme_masks[id].tokens);
+    add_mask(m, &out->tokens, id);
     if (c.high >= need + v->longest) { /* no token comes near the bound: exits are the same too */
-        append(m, out,
-               &(lexeme_mask){.tokens = {.base = NOT_MADE},
-                              .exits = m->lexeme_masks[id].exits,
-                              .exit_count = m->lexeme_masks[id].exit_count},
-               0);
+        append_exits(m, out, id, 0);
         return true;
     }
     if (!out->tokens.bits) to_bits(m, &out->tokens);
@@ -447,24 +600,42 @@ static bool any_string_body(di_matcher *m, di_expr expr) {
     return false;
 }
 
-/* A plain string body: safe tokens as far as there is room for them, the others by a walk. Without bounds it becomes a
- * base for others. */
+/* What the vocabulary knows of strings, and what follows the quote. */
+static void make_plain_body(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_mask *out) {
+    const di_trie *rest = &m->vocabulary->rest;
+    const di_expr_node n = m->x.n.nodes[expr];
+    di_expr any = m->x.n.nodes[n.a].a;
+    uint32_t which = any == m->x.any_point[DI_ENCODING_JSON_GENERAL];
+    const di_body *body = &m->vocabulary->bodies[which];
+    uint32_t behind = di_lexer_next(m, lexer_id, '"');
+    out->tokens.base = BASE_BODY + which;
+    if (behind == LEXER_DEAD) return;
+    bool ends = m->x.n.nodes[n.b].kind == DI_KIND_SET; /* nothing of the lexeme follows */
+    for (uint32_t i = 0; i < body->quote_count && m->x.failed == DI_OK; i++) {
+        uint32_t node = body->quotes[i];
+        if (rest->nodes[node].size == 1) continue;
+        if (m->lexers[behind].accepts) note_exit(m, out, rest, node, behind);
+        if (!ends) walk(m, rest, node, behind, &out->tokens, note_exit, out);
+    }
+}
+
+/* A plain string body: safe tokens as far as there is room for them, the others by a walk. */
 static void make_body(di_matcher *m, di_expr expr, uint32_t lexer_id, uint32_t room, lexeme_mask *out) {
     di_expr far = far_bounds(m, expr);
     if (far != expr) {
         add_single(m, out, far, 0);
-        return;
+    } else if (room == DI_UNBOUNDED && m->x.n.nodes[m->x.n.nodes[expr].a].low == 0) {
+        make_plain_body(m, expr, lexer_id, out);
+    } else {
+        out->tokens.safe = room;
+        walk(m, &m->vocabulary->rest, 0, lexer_id, &out->tokens, note_exit, out);
     }
-    out->tokens.safe = room;
-    walk(m, &m->vocabulary->rest, 0, lexer_id, &out->tokens, note_exit, out);
-    if (!out->tokens.bits && m->x.failed == DI_OK) to_bits(m, &out->tokens);
 }
 
 /* All string-safe tokens, the others by a walk. */
 static void make_open(di_matcher *m, uint32_t lexer_id, lexeme_mask *out) {
     out->tokens.safe = DI_UNBOUNDED;
     walk(m, &m->vocabulary->rest, 0, lexer_id, &out->tokens, note_exit, out);
-    if (!out->tokens.bits && m->x.failed == DI_OK) to_bits(m, &out->tokens);
 }
 
 /* Several lexemes at once: string bodies one by one, the rest together. */
@@ -488,7 +659,7 @@ static void make_parts(di_matcher *m, const lexer *l, lexeme_mask *out) {
     }
     if (count && m->x.failed == DI_OK) {
         uint32_t rest = di_lexer_of(m, others, count);
-        if (m->x.failed == DI_OK) walk(m, &m->vocabulary->all, 0, rest, &out->tokens, note_exit, out);
+        if (m->x.failed == DI_OK) walk_all(m, rest, &out->tokens, note_exit, out);
     }
     free(others);
 }
@@ -499,7 +670,7 @@ static void make_lexeme_mask(di_matcher *m, uint32_t lexer_id, lexeme_mask *out)
     bool string = false;
     for (uint32_t i = 0; i < l.count; i++) string = string || any_string_body(m, m->pair_pool[l.pairs + i].value);
     if (!string) {
-        walk(m, &m->vocabulary->all, 0, lexer_id, &out->tokens, note_exit, out);
+        walk_all(m, lexer_id, &out->tokens, note_exit, out);
         return;
     }
     const pair first = m->pair_pool[l.pairs];
@@ -511,7 +682,7 @@ static void make_lexeme_mask(di_matcher *m, uint32_t lexer_id, lexeme_mask *out)
     else if (alone && m->x.n.nodes[first.value].kind != DI_KIND_OR) {
         if (!make_near(m, first.value, lexer_id, out) && m->x.failed == DI_OK &&
             !make_counted(m, first.value, lexer_id, out) && m->x.failed == DI_OK)
-            walk(m, &m->vocabulary->all, 0, lexer_id, &out->tokens, note_exit, out);
+            walk_all(m, lexer_id, &out->tokens, note_exit, out);
     } else {
         make_parts(m, &l, out);
     }
@@ -522,18 +693,11 @@ static void keep_base(di_matcher *m, uint32_t id) {
     if (m->lexeme_masks[id].tokens.bits && m->base_count < MAX_BASES) m->bases[m->base_count++] = id;
 }
 
-/* A string body without conditions: others are stored as what they differ from it. */
-static bool plain_body(const di_matcher *m, uint32_t lexer_id) {
-    const lexer *l = &m->lexers[lexer_id];
-    uint32_t room = 0;
-    return l->count == 1 && string_body(m, m->pair_pool[l->pairs].value, &room) && room == DI_UNBOUNDED;
-}
-
 static uint32_t lexeme_mask_of(di_matcher *m, uint32_t lexer_id) {
     if (m->lexers[lexer_id].mask != NOT_MADE) return m->lexers[lexer_id].mask;
     lexeme_mask made = {.tokens = {.base = NOT_MADE}};
     make_lexeme_mask(m, lexer_id, &made);
-    if (m->x.failed == DI_OK && !plain_body(m, lexer_id)) compress(m, &made.tokens);
+    if (m->x.failed == DI_OK) compress(m, &made.tokens);
     if (m->x.failed == DI_OK &&
         !di_grow(&m->lexeme_masks, &m->lexeme_mask_capacity, (uint64_t)m->lexeme_mask_count + 1, sizeof made))
         fail(m, DI_ERR_MEMORY);
@@ -584,7 +748,7 @@ static void add_config(di_matcher *m, uint32_t id, mask *tokens, uint32_t *left,
     const row r = m->rows[c.row];
     uint32_t lexemes = lexeme_mask_of(m, c.lexer);
     if (lexemes == NOT_MADE) return;
-    add_mask(m, tokens, &m->lexeme_masks[lexemes].tokens);
+    add_mask(m, tokens, lexemes);
     builder b = {tokens, c.row, left};
     for (uint32_t i = 0; i < m->lexeme_masks[lexemes].exit_count && m->x.failed == DI_OK; i++) {
         exit_point e = m->lexeme_masks[lexemes].exits[i];

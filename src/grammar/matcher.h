@@ -29,9 +29,12 @@ typedef struct tail {
 
 typedef struct lexer {
     uint32_t pairs, count; /* in pair_pool */
-    uint32_t row;          /* of transitions [class_count], NOT_MADE */
+    uint32_t row;          /* of transitions [class_count], NOT_MADE; if `single`, what follows that byte, NOT_MADE */
     uint32_t mask;         /* lexeme mask, NOT_MADE */
+    uint32_t asked, loops; /* kinds of characters (vocabulary.h) looked at, those that lead back to this state */
     bool accepts;          /* some expression may end here */
+    bool single;           /* all bytes but those of class `only` are dead */
+    uint8_t only;
 } lexer;
 
 typedef struct row {
@@ -45,10 +48,13 @@ typedef struct config {
     bool start; /* row.complete and its tokens hold */
 } config;
 
+/* Bases of masks that are no lexeme masks: bodies[base - BASE_BODY] of the vocabulary. */
+enum { BASE_BODY = UINT32_MAX - 2 };
+
 /* Tokens as a full bit set, or: those of a base mask, or the string-safe ones up to `safe` characters; without a list;
  * with another list. */
 typedef struct mask {
-    uint32_t base; /* lexeme mask with a bit set, NOT_MADE = none */
+    uint32_t base; /* lexeme mask made before, BASE_BODY.., NOT_MADE = none */
     uint32_t safe; /* 0 = none, DI_UNBOUNDED = all */
     uint32_t count, capacity;
     uint32_t *ids;
@@ -116,6 +122,13 @@ uint32_t di_tail_cons(di_matcher *m, di_symbol symbol, uint32_t next);
 uint32_t di_config_of_tail(di_matcher *m, uint32_t tail);
 uint32_t di_lexer_of(di_matcher *m, const pair *pairs, uint32_t count);
 uint32_t di_lexer_next(di_matcher *m, uint32_t lexer, uint8_t byte);
+/* The same where it is known already, NOT_MADE elsewhere. */
+static inline uint32_t di_lexer_known(const di_matcher *m, uint32_t id, uint8_t byte) {
+    const lexer *l = &m->lexers[id];
+    uint8_t class = m->x.class_of[byte];
+    if (l->single) return class == l->only ? l->row : LEXER_DEAD;
+    return l->row == NOT_MADE ? NOT_MADE : m->transitions[l->row + class];
+}
 uint32_t di_config_step(di_matcher *m, uint32_t config, uint8_t byte);
 bool di_config_complete(di_matcher *m, uint32_t config);
 /* The config behind a token symbol, CONFIG_REJECT if the token is none here. */

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONGEST_TOKEN = 1 << 20 };
+#include "grammar/expr.h"
+
+enum { LONGEST_TOKEN = 1 << 20, BODY_STATES = 1 << 20 };
 
 typedef struct entry {
     const uint8_t *bytes;
@@ -18,6 +20,52 @@ static int compare_entries(const void *a, const void *b) {
     if (order) return order;
     if (x->length != y->length) return x->length < y->length ? -1 : 1;
     return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* clang-format off */
+const di_kind_of_character di_character_kinds[] = {
+    {0, 1, {'0'}, {'9'}}, {1, 1, {'a'}, {'f'}}, {2, 1, {'g'}, {'z'}}, {3, 1, {'A'}, {'F'}}, {4, 1, {'G'}, {'Z'}},
+    {5, 1, {' '}, {' '}}, {6, 1, {'!'}, {'!'}}, {7, 1, {'#'}, {'%'}}, {8, 1, {'&'}, {'\''}}, {9, 1, {'('}, {')'}},
+    {10, 1, {'*'}, {'+'}}, {11, 1, {','}, {','}}, {12, 1, {'-'}, {'-'}}, {13, 1, {'.'}, {'.'}}, {14, 1, {'/'}, {'/'}},
+    {15, 1, {':'}, {':'}}, {16, 1, {';'}, {';'}}, {17, 1, {'<'}, {'>'}}, {18, 1, {'?'}, {'?'}}, {19, 1, {'@'}, {'@'}},
+    {20, 1, {'['}, {'['}}, {20, 1, {']'}, {'^'}}, {21, 1, {'_'}, {'_'}}, {22, 1, {'`'}, {'`'}}, {22, 1, {'{'}, {0x7F}},
+    {23, 2, {0xC2, 0x80}, {0xC2, 0xBF}}, {24, 2, {0xC3, 0x80}, {0xDF, 0xBF}},
+    {25, 3, {0xE0, 0xA0, 0x80}, {0xE0, 0xBF, 0xBF}}, {25, 3, {0xE1, 0x80, 0x80}, {0xE1, 0x99, 0xBF}},
+    {29, 3, {0xE1, 0x9A, 0x80}, {0xE1, 0x9A, 0xBF}}, {25, 3, {0xE1, 0x9B, 0x80}, {0xE1, 0xBF, 0xBF}},
+    {26, 3, {0xE2, 0x80, 0x80}, {0xE2, 0x81, 0xBF}}, {25, 3, {0xE2, 0x82, 0x80}, {0xE2, 0xBF, 0xBF}},
+    {30, 3, {0xE3, 0x80, 0x80}, {0xE3, 0x80, 0xBF}}, {27, 3, {0xE3, 0x81, 0x80}, {0xE3, 0xBF, 0xBF}},
+    {27, 3, {0xE4, 0x80, 0x80}, {0xEC, 0xBF, 0xBF}}, {25, 3, {0xED, 0x80, 0x80}, {0xED, 0x9F, 0xBF}},
+    {25, 3, {0xEE, 0x80, 0x80}, {0xEE, 0xBF, 0xBF}}, {25, 3, {0xEF, 0x80, 0x80}, {0xEF, 0xBA, 0xBF}},
+    {29, 3, {0xEF, 0xBB, 0x80}, {0xEF, 0xBB, 0xBF}}, {25, 3, {0xEF, 0xBC, 0x80}, {0xEF, 0xBF, 0xBF}},
+    {28, 4, {0xF0, 0x90, 0x80, 0x80}, {0xF0, 0xBF, 0xBF, 0xBF}},
+    {28, 4, {0xF1, 0x80, 0x80, 0x80}, {0xF3, 0xBF, 0xBF, 0xBF}},
+    {28, 4, {0xF4, 0x80, 0x80, 0x80}, {0xF4, 0x8F, 0xBF, 0xBF}},
+};
+/* clang-format on */
+const size_t di_character_kind_count = sizeof di_character_kinds / sizeof *di_character_kinds;
+
+/* The bit of the kind of a character; 0 if it belongs in no string. */
+static uint32_t kind_of(const uint8_t *bytes, size_t length) {
+    for (size_t i = 0; i < di_character_kind_count; i++) {
+        const di_kind_of_character *c = &di_character_kinds[i];
+        bool inside = c->length == length;
+        for (size_t b = 0; inside && b < length; b++) inside = bytes[b] >= c->low[b] && bytes[b] <= c->high[b];
+        if (inside) return (uint32_t)1 << c->kind;
+    }
+    return 0;
+}
+
+/* Adds the kinds of a string-safe token to the nodes on its path. path: [length + 1]. */
+static void add_kinds(di_trie *trie, const entry *e, const uint32_t *path) {
+    uint32_t below = 0;
+    for (uint32_t end = e->length; end;) {
+        uint32_t start = end - 1;
+        while ((e->bytes[start] & 0xC0) == 0x80) start--;
+        for (uint32_t i = start + 1; i < end; i++) trie->kinds[path[i]] |= below | (uint32_t)1 << DI_INSIDE_CHARACTER;
+        below |= kind_of(e->bytes + start, end - start);
+        trie->kinds[path[start]] |= below;
+        end = start;
+    }
 }
 
 /* entries: sorted. Tokens of equal bytes are chained in `same`. path: [longest + 1] scratch. */
@@ -73,6 +121,33 @@ static uint32_t safe_characters(const uint8_t *bytes, uint32_t length) {
     return characters;
 }
 
+/* What walks skip by: kinds below every node, and string-safe tokens in the order of the trie. entries: [count] as they
+ * made the trie; path: [longest + 1] scratch. */
+static bool build_kinds(di_vocabulary *v, const entry *entries, uint32_t count, uint32_t *path) {
+    di_trie *trie = &v->all;
+    uint32_t used = 0, node = 0, depth = 0;
+    trie->kinds = calloc(trie->count, sizeof *trie->kinds);
+    trie->safe_before = malloc((trie->count + 1) * sizeof *trie->safe_before);
+    v->safe_order = malloc((count + 1) * sizeof *v->safe_order);
+    if (!trie->kinds || !trie->safe_before || !v->safe_order) return false;
+    path[0] = trie->safe_before[0] = 0;
+    for (uint32_t i = 0, made = 1; i < count; i++) {
+        const entry *e = &entries[i];
+        uint32_t common = 0;
+        if (i)
+            while (common < e->length && common < entries[i - 1].length &&
+                   e->bytes[common] == entries[i - 1].bytes[common])
+                common++;
+        for (depth = common; depth < e->length;) path[++depth] = made++;
+        for (; node < path[depth];) trie->safe_before[++node] = used;
+        if (!safe_characters(e->bytes, e->length)) continue;
+        v->safe_order[used++] = e->id;
+        add_kinds(trie, e, path);
+    }
+    while (node < trie->count) trie->safe_before[++node] = used;
+    return true;
+}
+
 static int compare_safe(const void *a, const void *b) {
     const uint32_t *x = a, *y = b; /* {characters, id} */
     if (x[0] != y[0]) return x[0] > y[0] ? -1 : 1;
@@ -110,6 +185,41 @@ static bool build_safe(di_vocabulary *v, entry *entries, uint32_t *count, uint32
     return true;
 }
 
+/* Walks the tokens that are not string-safe from inside a string to the quote that closes it. */
+static bool build_body(di_vocabulary *v, di_encoding encoding, di_body *body) {
+    di_exprs x;
+    bool ok = di_exprs_init(&x, BODY_STATES, UINT64_MAX) == DI_OK;
+    di_expr inside = ok ? di_expr_star(&x, di_expr_any_point(&x, encoding)) : DI_EXPR_EMPTY;
+    di_expr start = di_expr_cat(&x, inside, di_expr_byte(&x, '"'));
+    di_expr *states = malloc((v->rest.count + 1) * sizeof *states); /* by depth, at most as many as nodes */
+    uint32_t *ends = malloc((v->rest.count + 1) * sizeof *ends), at = 0;
+    body->bits = malloc(v->words * sizeof *body->bits);
+    ok = ok && states && ends && body->bits;
+    if (ok) {
+        memcpy(body->bits, v->safe, v->words * sizeof *body->bits);
+        states[0] = start, ends[0] = v->rest.count;
+    }
+    for (uint32_t p = 1; ok && p < v->rest.count;) {
+        while (p >= ends[at]) at--;
+        const di_trie_node n = v->rest.nodes[p];
+        di_expr next = di_expr_derive(&x, states[at], v->rest.bytes[p]);
+        for (uint32_t id = next == DI_EXPR_EMPTY ? DI_NO_TOKEN : n.token; id != DI_NO_TOKEN; id = v->same[id])
+            body->bits[id / 64] |= (uint64_t)1 << id % 64;
+        if (next == DI_EXPR_EPSILON) {
+            ok = di_grow(&body->quotes, &body->quote_capacity, (uint64_t)body->quote_count + 1, sizeof p);
+            if (ok) body->quotes[body->quote_count++] = p;
+        }
+        bool deeper = next != DI_EXPR_EMPTY && next != DI_EXPR_EPSILON;
+        if (deeper) states[++at] = next, ends[at] = p + n.size;
+        p += deeper ? 1 : n.size;
+    }
+    ok = ok && x.failed == DI_OK;
+    free(states);
+    free(ends);
+    di_exprs_free(&x);
+    return ok;
+}
+
 static bool build(di_vocabulary *v, uint32_t count) {
     entry *entries = malloc((count + 1) * sizeof *entries);
     uint32_t(*pairs)[2] = malloc((count + 1) * sizeof *pairs);
@@ -120,8 +230,9 @@ static bool build(di_vocabulary *v, uint32_t count) {
             entries[used++] = (entry){v->bytes + v->offsets[id], v->offsets[id + 1] - v->offsets[id], id};
     if (ok) {
         qsort(entries, used, sizeof *entries, compare_entries);
-        ok = build_trie(&v->all, entries, used, v->same, path) && build_safe(v, entries, &used, pairs) &&
-             build_trie(&v->rest, entries, used, v->same, path);
+        ok = build_trie(&v->all, entries, used, v->same, path) && build_kinds(v, entries, used, path) &&
+             build_safe(v, entries, &used, pairs) && build_trie(&v->rest, entries, used, v->same, path) &&
+             build_body(v, DI_ENCODING_JSON, &v->bodies[0]) && build_body(v, DI_ENCODING_JSON_GENERAL, &v->bodies[1]);
     }
     free(entries);
     free(pairs);
@@ -217,6 +328,8 @@ di_status di_vocabulary_of_tokenizer(const di_tokenizer *tokenizer, uint32_t row
 static void free_trie(di_trie *trie) {
     free(trie->nodes);
     free(trie->bytes);
+    free(trie->kinds);
+    free(trie->safe_before);
 }
 
 void di_vocabulary_free(di_vocabulary *v) {
@@ -229,7 +342,12 @@ void di_vocabulary_free(di_vocabulary *v) {
     free(v->safe);
     free(v->safe_ids);
     free(v->safe_lengths);
+    free(v->safe_order);
     free(v->safe_levels);
+    for (int i = 0; i < 2; i++) {
+        free(v->bodies[i].bits);
+        free(v->bodies[i].quotes);
+    }
     free(v->stop);
     free(v->stops);
     free(v);

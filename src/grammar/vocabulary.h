@@ -17,7 +17,26 @@ typedef struct di_trie {
     di_trie_node *nodes; /* [count] */
     uint8_t *bytes;      /* [count] byte that leads to the node */
     uint32_t count;
+    uint32_t *kinds;       /* [count] of characters of string-safe tokens below the node; NULL in `rest` */
+    uint32_t *safe_before; /* [count + 1] string-safe tokens at nodes before this one: indices of safe_order */
 } di_trie;
+
+/* Characters of JSON strings by kind, so that a walk sees from the kinds below a node that they change nothing. White
+ * space of patterns has kinds of its own. */
+enum { DI_KINDS = 31, DI_INSIDE_CHARACTER = 31 }; /* bit of nodes where a character has begun */
+typedef struct di_kind_of_character {
+    uint8_t kind, length;    /* bytes of a character */
+    uint8_t low[4], high[4]; /* of each byte */
+} di_kind_of_character;
+extern const di_kind_of_character di_character_kinds[];
+extern const size_t di_character_kind_count;
+
+/* The inside of a JSON string without conditions: the same mask for every grammar. */
+typedef struct di_body {
+    uint64_t *bits;   /* [words] tokens that stay inside or end with the closing quote */
+    uint32_t *quotes; /* [quote_count] nodes of `rest` that the closing quote leads to */
+    uint32_t quote_count, quote_capacity;
+} di_body;
 
 struct di_vocabulary {
     uint32_t rows;
@@ -32,7 +51,9 @@ struct di_vocabulary {
     uint32_t *safe_ids;     /* [safe_count] by number of characters, most first */
     uint32_t *safe_lengths; /* [safe_count] their characters */
     uint32_t safe_count;
+    uint32_t *safe_order;  /* [safe_count] in the order of the trie */
     uint64_t *safe_levels; /* [DI_SAFE_LEVELS][words] string-safe tokens of at most 1.. characters */
+    di_body bodies[2];     /* DI_ENCODING_JSON, DI_ENCODING_JSON_GENERAL */
     uint64_t *stop;        /* [words] */
     int32_t *stops;        /* [stop_count] */
     uint32_t stop_count;
