@@ -1,16 +1,21 @@
 /* speculate.c - see speculate.h. */
 #include "engine/speculate.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "engine/engine_internal.h"
+#include "spec/budget.h"
+#include "spec/calibration.h"
 #include "spec/schedule.h"
 #include "spec/verify.h"
 
-/* A schedule that says no is asked again after so many steps, and tried once. */
-enum { RETRY_STEPS = 64 };
+/* A sequence that rests leaves keys for the draft head again so many tokens before its rest ends. */
+enum { WARM_TOKENS = 16, MOST_CALIBRATION_BYTES = 65536 };
 
 struct di_speculation {
     di_speculation_mode mode;
@@ -18,7 +23,12 @@ struct di_speculation {
     uint32_t max_seqs;
     di_draft *head; /* NULL: prompt look-up */
     di_costs step_costs, draft_costs;
-    uint32_t declined; /* steps since the schedule last said yes */
+    float temperatures[DI_SPEC_MOST]; /* of confidences */
+    di_history all;                   /* of every sequence, for new ones */
+    di_budget budget;                 /* auto */
+    bool pending;                     /* the last step drafted; what it gained is not settled yet */
+    double extra, plain;              /* seconds that it took more, and that it would have taken without drafts */
+    uint32_t won;                     /* tokens it gave more */
 
     /* the step being planned: sequences that decode */
     di_sequence **sequences; /* [max_seqs] */
@@ -69,6 +79,30 @@ static bool allocate(di_speculation *p, uint32_t max_seqs) {
            p->verify && p->errors && p->run.items && p->run.results && p->run.open;
 }
 
+/* Temperatures of the confidences, from --draft-calibration or beside the weights. They change how much is verified,
+ * never a result, so a file that cannot be used is reported and left alone. */
+static void read_calibration(const di_engine *engine, const di_config *config, di_speculation *p) {
+    const char *given = di_config_text(config, DI_OPT_DRAFT_CALIBRATION);
+    char beside[PATH_MAX], *text = NULL;
+    size_t length = 0;
+    struct stat info;
+    di_error error = {0};
+    di_calibration c;
+    if (strcmp(given, "off") == 0) return;
+    snprintf(beside, sizeof beside, "%s/draft_calibration.json", engine->path);
+    const char *path = given[0] ? given : beside;
+    if (!given[0] && stat(path, &info) != 0) return; /* most models have none */
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        di_fail(&error, DI_ERR_IO, "draft-calibration", "%s: it is not a plain file", path);
+    else if (di_read_file(path, MOST_CALIBRATION_BYTES, &text, &length, &error) == DI_OK)
+        di_calibration_read(path, text, length, di_model_digest(engine->model), &c, &error);
+    free(text);
+    if (error.status != DI_OK)
+        di_log_write(engine->log, DI_LOG_WARN, "spec", "drafts go without calibration: %s", error.message);
+    else
+        memcpy(p->temperatures, c.temperatures, c.count * sizeof *p->temperatures);
+}
+
 di_status di_speculation_open(di_engine *engine, const di_config *config, di_error *error) {
     uint32_t wanted, block = di_draft_length(engine->model);
     di_speculation_mode mode = di_speculation_wanted(config, &wanted);
@@ -84,6 +118,8 @@ di_status di_speculation_open(di_engine *engine, const di_config *config, di_err
         di_log_write(engine->log, DI_LOG_WARN, "spec", "--spec %u is cut to the %u drafts of the model's block", wanted,
                      p->length);
     if (p->length > DI_SPEC_MOST) p->length = DI_SPEC_MOST;
+    for (uint32_t j = 0; j < DI_SPEC_MOST; j++) p->temperatures[j] = 1;
+    if (block) read_calibration(engine, config, p);
     if (!allocate(p, engine->max_seqs)) return di_fail(error, DI_ERR_MEMORY, "spec", "out of memory for drafts");
     return block ? di_draft_new(engine->model, engine->max_seqs, &p->head, error) : DI_OK;
 }
@@ -109,7 +145,9 @@ void di_speculation_free(di_speculation *p) {
 
 di_status di_drafts_start(const di_engine *engine, di_sequence *s, di_error *error) {
     const di_speculation *p = engine->speculation;
-    if (!p || p->head) return DI_OK;
+    if (!p) return DI_OK;
+    di_history_start(&s->drafts.history, &p->all);
+    if (p->head) return DI_OK;
     return di_lookup_new(s->request->prompt_count + (uint32_t)s->request->max_tokens, &s->drafts.lookup, error);
 }
 
@@ -135,8 +173,8 @@ static uint32_t tokens_left(const di_sequence *s) {
     return end > s->ids_count ? (uint32_t)(end - s->ids_count) : 0;
 }
 
-/* The sequences that decode in this step, and how many of them want drafts; those come first. */
-static uint32_t gather(di_engine *engine) {
+/* The sequences that decode in this step, and how many of them want drafts, `most` at most; those come first. */
+static uint32_t gather(di_engine *engine, uint32_t most) {
     di_speculation *p = engine->speculation;
     uint32_t wanting = 0;
     p->count = 0;
@@ -147,10 +185,10 @@ static uint32_t gather(di_engine *engine) {
             di_sequence *s = &request->sequences[j];
             s->drafts.length = 0;
             if (!di_is_decoding(s)) continue;
-            bool wants = tokens_left(s) > 1 && (p->mode == DI_SPEC_FIXED || di_history_wants(&s->drafts.history));
-            if (p->mode == DI_SPEC_AUTO && !wants) di_history_plain(&s->drafts.history);
+            bool rested = p->mode == DI_SPEC_FIXED || di_history_wants(&s->drafts.history);
+            if (!rested) di_history_plain(&s->drafts.history);
             p->sequences[p->count++] = s;
-            if (!wants) continue;
+            if (!rested || wanting == most || tokens_left(s) <= 1) continue;
             di_sequence *first = p->sequences[wanting];
             p->sequences[wanting++] = s;
             p->sequences[p->count - 1] = first;
@@ -177,7 +215,7 @@ static void draft_by_head(di_engine *engine, uint32_t wanting) {
         for (size_t i = 0; i < (size_t)wanting * p->length; i++) p->tokens[i] = -1;
     }
     for (size_t i = 0; i < wanting; i++)
-        di_survivals(p->confidences + i * p->length, NULL, p->length, p->survivals + i * p->length);
+        di_survivals(p->confidences + i * p->length, p->temperatures, p->length, p->survivals + i * p->length);
 }
 
 static void draft_by_lookup(di_speculation *p, uint32_t wanting) {
@@ -199,12 +237,12 @@ static uint32_t usable(const di_speculation *p, uint32_t i) {
     return count;
 }
 
-/* Whether drafts promise more than they cost, by how they fared and what steps took. */
+/* Whether drafts promise more than they cost, by how they fared and what steps took. Sequences of which they do not
+ * rest. */
 static bool promising(di_speculation *p, uint32_t wanting, uint32_t most_rows) {
-    if (p->mode == DI_SPEC_FIXED) return true;
     if (!di_costs_known(&p->step_costs, p->count)) return false; /* a plain step first, to compare with */
     double draft = di_costs_get(&p->draft_costs, wanting), plain = di_costs_get(&p->step_costs, p->count), rate = 0;
-    if (di_costs_known(&p->draft_costs, wanting) < DI_COST_SURE) return true;
+    if (!(draft > 0)) return true;
     for (uint32_t i = 0; i < wanting; i++) {
         float *survivals = p->survivals + (size_t)i * p->length;
         di_history_survivals(&p->sequences[i]->drafts.history, p->length, survivals);
@@ -214,26 +252,24 @@ static bool promising(di_speculation *p, uint32_t wanting, uint32_t most_rows) {
     di_step_shape shape = {.emitting = p->count, .base_rows = p->count, .most_rows = most_rows, .draft_seconds = draft};
     uint32_t rows = di_schedule(p->offers, wanting, &shape, &p->step_costs, &rate, p->heap);
     if (rows && rate > p->count / plain) return true;
-    return ++p->declined % RETRY_STEPS == 0;
+    for (uint32_t i = 0; i < wanting; i++) di_history_decline(&p->sequences[i]->drafts.history);
+    return false;
 }
 
-void di_speculate(di_engine *engine, uint32_t most_rows) {
+/* Drafts for the first `wanting` sequences; what it takes is learned. */
+static void draft(di_engine *engine, uint32_t wanting) {
     di_speculation *p = engine->speculation;
-    p->verify_count = p->slots = 0;
-    p->draft_seconds = 0;
-    uint32_t wanting = gather(engine);
-    p->base_rows = p->count;
-    uint32_t logits = engine->max_logits;
-    if (most_rows > logits) most_rows = logits;
-    if (!wanting || p->count >= most_rows || !promising(p, wanting, most_rows)) return;
     int64_t start = di_now_ns();
     if (p->head)
         draft_by_head(engine, wanting);
     else
         draft_by_lookup(p, wanting);
-    p->draft_seconds = (double)(di_now_ns() - start) / 1e9;
-    di_costs_add(&p->draft_costs, wanting, p->draft_seconds);
-    p->draft_seconds = di_costs_get(&p->draft_costs, wanting); /* what is usual: this time may have been disturbed */
+    di_costs_add(&p->draft_costs, wanting, (double)(di_now_ns() - start) / 1e9);
+    p->draft_seconds = di_costs_measured(&p->draft_costs, wanting); /* usual: this time may have been disturbed */
+}
+
+/* How many drafts of each are verified. */
+static void choose_lengths(di_speculation *p, uint32_t wanting, uint32_t most_rows) {
     uint32_t room = most_rows - p->count;
     for (uint32_t i = 0; i < wanting; i++)
         p->offers[i] = (di_offer){.survivals = p->survivals + (size_t)i * p->length, .count = usable(p, i)};
@@ -241,17 +277,53 @@ void di_speculate(di_engine *engine, uint32_t most_rows) {
         di_step_shape shape = {
             .emitting = p->count, .base_rows = p->count, .most_rows = most_rows, .draft_seconds = p->draft_seconds};
         di_schedule(p->offers, wanting, &shape, &p->step_costs, NULL, p->heap);
-    } else {
-        for (uint32_t i = 0; i < wanting; i++) {
-            p->offers[i].length = p->offers[i].count < room ? p->offers[i].count : room;
-            room -= p->offers[i].length;
-        }
+        return;
     }
+    for (uint32_t i = 0; i < wanting; i++) {
+        p->offers[i].length = p->offers[i].count < room ? p->offers[i].count : room;
+        room -= p->offers[i].length;
+    }
+}
+
+/* What the last step gained goes to the budget, and the budget says for how many sequences this one may draft. */
+static uint32_t allowed(di_speculation *p, uint32_t streams) {
+    if (p->mode == DI_SPEC_FIXED) return UINT32_MAX;
+    if (p->pending && p->plain > 0)
+        di_budget_settle(&p->budget, (double)p->won / p->base_rows - p->extra / p->plain, p->base_rows);
+    p->pending = false;
+    return di_budget_step(&p->budget, streams) == DI_BUDGET_DRAFT ? di_budget_width(&p->budget) : 0;
+}
+
+bool di_speculation_taps(const di_engine *engine, const di_sequence *s) {
+    const di_speculation *p = engine->speculation;
+    if (!p || !p->head) return false;
+    if (p->mode == DI_SPEC_FIXED) return true;
+    return di_budget_now(&p->budget) != DI_BUDGET_REST && s->drafts.history.rest <= WARM_TOKENS;
+}
+
+void di_speculate(di_engine *engine, uint32_t most_rows) {
+    di_speculation *p = engine->speculation;
+    p->verify_count = p->slots = 0;
+    p->draft_seconds = 0;
+    uint32_t wanting = gather(engine, allowed(p, p->count)); /* as many decode as did before, or nearly */
+    p->base_rows = p->count;
+    p->won = 0;
+    p->plain = 0;
+    uint32_t logits = engine->max_logits;
+    if (most_rows > logits) most_rows = logits;
+    if (!wanting || p->count >= most_rows) return;
+    if (p->mode == DI_SPEC_AUTO && !promising(p, wanting, most_rows)) return;
+    draft(engine, wanting);
+    choose_lengths(p, wanting, most_rows);
+    p->pending = true;
+    double plain = di_costs_get(&p->step_costs, p->count);
     for (uint32_t i = 0; i < wanting; i++) {
         di_sequence *s = p->sequences[i];
         s->drafts.length = p->offers[i].length;
         s->drafts.place = i;
         memcpy(s->ids + s->ids_count, p->tokens + (size_t)i * p->length, s->drafts.length * sizeof *s->ids);
+        if (!s->drafts.length && plain > 0) /* drafted for nothing */
+            di_history_add(&s->drafts.history, 0, 0, 1 + p->draft_seconds / plain * p->count / wanting);
     }
 }
 
@@ -331,7 +403,7 @@ static void keep_record(const di_speculation *p, di_sequence *s, const di_verify
     s->drafts.record.judged = p->head != NULL;
     memcpy(s->drafts.record.token_ids, p->tokens + at, v->length * sizeof *p->tokens);
     for (uint32_t j = 0; p->head && j < v->length; j++)
-        s->drafts.record.confidence[j] = (float)di_chance(p->confidences[at + j], 1);
+        s->drafts.record.confidence[j] = (float)di_chance(p->confidences[at + j], p->temperatures[j]);
 }
 
 void di_drafts_tell(const di_sequence *s, di_draft_record *record) {
@@ -352,10 +424,11 @@ di_status di_speculation_commit(di_engine *engine, di_sequence *s, di_error *err
     di_count(&engine->metrics, DI_COUNT_ACCEPTED, v->accepted);
     request->draft_tokens += v->length;
     request->accepted_draft_tokens += v->accepted;
-    double plain = di_costs_get(&p->step_costs, p->base_rows);
-    double taken = p->draft_seconds + di_costs_get(&p->step_costs, engine->load.decode_rows);
-    bool comparable = plain > 0 && !engine->load.prompt_rows;
-    di_history_add(&s->drafts.history, v->length, v->accepted, comparable ? taken / plain : 0);
+    p->won += v->chosen ? v->chosen - 1 : 0;
+    /* Its share of what the step took more, in tokens. */
+    double share = p->plain > 0 ? p->extra / p->plain * p->base_rows * (v->length + 1) / p->slots : -1;
+    di_history_add(&s->drafts.history, v->length, v->accepted, p->plain > 0 ? 1 + share : 0);
+    di_history_add(&p->all, v->length, v->accepted, 0);
     if (v->chosen) {
         s->choice = (di_choice){.waiting = true,
                                 .item = s->drafts.slot,
@@ -375,6 +448,11 @@ di_status di_speculation_commit(di_engine *engine, di_sequence *s, di_error *err
 
 void di_speculation_learn(di_engine *engine) {
     di_speculation *p = engine->speculation;
-    if (!p || engine->load.prompt_rows || engine->job.status != DI_OK) return;
-    di_costs_add(&p->step_costs, engine->load.decode_rows, (double)engine->job.compute_ns / 1e9);
+    if (!p || engine->job.status != DI_OK) return;
+    uint32_t rows = engine->load.decode_rows;
+    if (!engine->load.prompt_rows) di_costs_add(&p->step_costs, rows, (double)engine->job.compute_ns / 1e9);
+    if (!p->pending) return;
+    double now = di_costs_measured(&p->step_costs, rows);
+    p->plain = di_costs_get(&p->step_costs, p->base_rows);
+    p->extra = p->draft_seconds + (now > 0 ? now : di_costs_get(&p->step_costs, rows)) - p->plain;
 }

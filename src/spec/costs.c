@@ -39,6 +39,10 @@ uint64_t di_costs_known(const di_costs *costs, uint32_t size) {
     return costs->bins[bin_of(size)].count;
 }
 
+double di_costs_measured(const di_costs *costs, uint32_t size) {
+    return costs->bins[bin_of(size)].typical;
+}
+
 typedef struct point {
     double size, seconds;
     bool sure; /* measured often enough */

@@ -26,6 +26,8 @@ typedef struct di_costs {
 void di_costs_add(di_costs *costs, uint32_t size, double seconds);
 /* Samples so far of this size, or of its bin. */
 uint64_t di_costs_known(const di_costs *costs, uint32_t size);
+/* What the samples of this size, or of its bin, say, however few; 0 when there are none. */
+double di_costs_measured(const di_costs *costs, uint32_t size);
 /* Seconds for `size`, between and beyond what was measured in straight lines; 0 when nothing was. */
 double di_costs_get(const di_costs *costs, uint32_t size);
 

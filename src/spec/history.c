@@ -3,7 +3,22 @@
 
 /* Counts remember about sixteen cycles; the first guess of a rate weighs as much as two. */
 static const double FADE = 0.94, GUESS = 0.8, GUESS_WEIGHT = 2, GAIN_SHARE = 0.2, NOT_PAYING = -0.05;
-enum { FIRST_PAUSE = 8, LONGEST_PAUSE = 256 };
+enum { FIRST_PAUSE = 32, LONGEST_PAUSE = 1024 };
+
+void di_history_start(di_history *h, const di_history *others) {
+    *h = (di_history){0};
+    for (uint32_t j = 0; j < DI_SPEC_MOST && others->at[j].tried > 0; j++) {
+        double share = others->at[j].tried > GUESS_WEIGHT ? GUESS_WEIGHT / others->at[j].tried : 1;
+        h->at[j].tried = others->at[j].tried * share;
+        h->at[j].accepted = others->at[j].accepted * share;
+    }
+}
+
+void di_history_decline(di_history *h) {
+    h->pause = !h->pause ? FIRST_PAUSE : h->pause < LONGEST_PAUSE ? 2 * h->pause : LONGEST_PAUSE;
+    h->rest = h->pause;
+    h->gain = 0; /* the next try starts afresh; pause remembers */
+}
 
 void di_history_add(di_history *h, uint32_t verified, uint32_t accepted, double plain) {
     if (verified > DI_SPEC_MOST) verified = DI_SPEC_MOST;
@@ -18,10 +33,7 @@ void di_history_add(di_history *h, uint32_t verified, uint32_t accepted, double 
     double won = (double)accepted + 1 - plain;
     h->gain += GAIN_SHARE * (won - h->gain);
     if (h->gain >= 0) h->pause = 0;
-    if (h->gain >= NOT_PAYING) return;
-    h->pause = !h->pause ? FIRST_PAUSE : h->pause < LONGEST_PAUSE ? 2 * h->pause : LONGEST_PAUSE;
-    h->rest = h->pause;
-    h->gain = 0; /* the next try starts afresh; pause remembers */
+    if (h->gain < NOT_PAYING) di_history_decline(h);
 }
 
 void di_history_plain(di_history *h) {

@@ -1,8 +1,9 @@
 /* history.h - how drafts of one sequence fared, and whether to go on drafting for it.
  *
  * Rates are conditional (draft j accepted when those before it were) and fade, so that a change of text shows. A cycle
- * pays when it committed more tokens than plain steps would have in its time; when cycles do not pay for a while, the
- * sequence goes without drafts for a number of tokens that doubles each time, then tries again. Plain data, one thread.
+ * pays when it committed more tokens than plain steps would have in its time; when cycles do not pay for a while, or
+ * are not expected to, the sequence goes without drafts for a number of tokens that doubles each time, then tries
+ * again. Plain data, one thread.
  */
 #ifndef DI_SPEC_HISTORY_H
 #define DI_SPEC_HISTORY_H
@@ -21,8 +22,12 @@ typedef struct di_history {
     uint64_t drafted, accepted; /* ever */
 } di_history;                   /* zero-initialised: nothing is known, drafting is on */
 
+/* A new sequence expects what others found lately; little of its own is needed to change that. */
+void di_history_start(di_history *history, const di_history *others);
 /* A cycle: `verified` drafts of which the first `accepted` were, at a cost of `plain` plain steps (0: not known). */
 void di_history_add(di_history *history, uint32_t verified, uint32_t accepted, double plain);
+/* No cycle, because none was expected to pay. */
+void di_history_decline(di_history *history);
 /* A token came without drafts. */
 void di_history_plain(di_history *history);
 /* Whether to draft now. */

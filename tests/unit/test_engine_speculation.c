@@ -10,7 +10,10 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <math.h>
 
+#include "engine/engine_internal.h"
+#include "support/folder.h"
 #include "support/requests.h"
 
 #define NANO DI_TEST_DATA "/nano"
@@ -161,6 +164,7 @@ typedef struct told {
     int32_t ids[256];
     uint32_t count;
     uint64_t records, drafted, accepted, judged;
+    float first[4]; /* confidences of the first record */
 } told;
 
 static void check_record(const di_draft_record *r, const int32_t *ids, uint32_t count, uint32_t prompt) {
@@ -193,7 +197,8 @@ static void ask_for_records(di_engine *engine, const di_job *job, const told *kn
             assert_int_equal(event.kind, DI_EVENT_TOKEN);
             assert_true(event.drafts.position == event.position);
             check_record(&event.drafts, known->ids, known->count, job->count);
-            got->records++;
+            if (!got->records++ && event.drafts.confidence)
+                memcpy(got->first, event.drafts.confidence, event.drafts.count * sizeof *got->first);
             got->drafted += event.drafts.count;
             got->accepted += event.drafts.accepted;
             got->judged += event.drafts.confidence != NULL;
@@ -223,6 +228,82 @@ static void records_tell_what_became_of_drafts(void **state) {
     }
 }
 
+/* ---------------------------------------------------------------- calibration */
+
+/* Confidences of a first record with this file; the tokens are the same whatever it holds. */
+static void run_calibrated(const char *folder, const char *file, const di_job *job, told *known, told *got) {
+    di_option options[] = {{"spec", "4"}, {"draft-calibration", file}, {"log-level", "error"}};
+    di_engine *engine = di_open_with(folder, options, 3);
+    ask_for_records(engine, job, known->count ? known : got, known->count > 0, got);
+    if (known->count) assert_memory_equal(known->ids, got->ids, sizeof got->ids);
+    di_close(engine);
+}
+
+static void expect_temperature(const told *plain, const told *got, double temperature) {
+    for (int j = 0; j < 4; j++) {
+        double z = log((double)plain->first[j]) - log1p(-(double)plain->first[j]);
+        double wanted = 1 / (1 + exp(-z / temperature));
+        assert_true(fabs(wanted - (double)got->first[j]) < 1e-4);
+    }
+}
+
+static void write_calibration(di_folder *folder, const char *name, const char *format, uint64_t digest) {
+    char text[256];
+    snprintf(text, sizeof text, format, (unsigned long long)digest);
+    di_folder_write(folder, name, text, strlen(text));
+}
+
+#define CALIBRATION "{\"draft_calibration\": 1, \"weights\": \"%016llx\", \"temperatures\": "
+
+/* A file that cannot be used is left alone: drafts go on without. */
+static void calibration_is_read(void **state) {
+    (void)state;
+    static told known, plain, got;
+    static const char *const broken[] = {CALIBRATION "[2, 2, 2, 2, 0]}",
+                                         CALIBRATION "[]}",
+                                         CALIBRATION "\"2\"}",
+                                         CALIBRATION "[1e999, 2, 2, 2]}",
+                                         CALIBRATION "[2, 2",
+                                         "%llu",
+                                         "\xff\x00%llu"};
+    di_job job = di_greedy_job(di_walk(3, 40), 40, 40);
+    memset(&known, 0, sizeof known);
+    run_calibrated(TINY, "off", &job, &known, &plain);
+    known = plain;
+    run_calibrated(TINY, "off", &job, &known, &plain);
+    assert_int_equal(plain.judged, plain.records);
+    di_option none[] = {{"spec", "off"}};
+    di_engine *engine = di_open_with(TINY, none, 1);
+    uint64_t digest = di_model_digest(engine->model);
+    di_close(engine);
+
+    di_folder folder = di_folder_new(TINY);
+    char path[300];
+    snprintf(path, sizeof path, "%s/temperatures", folder.path);
+    write_calibration(&folder, "temperatures", CALIBRATION "[2, 2, 2, 2, 2]}", digest);
+    run_calibrated(TINY, path, &job, &known, &got);
+    expect_temperature(&plain, &got, 2);
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        write_calibration(&folder, "temperatures", broken[i], digest);
+        run_calibrated(TINY, path, &job, &known, &got);
+        expect_temperature(&plain, &got, 1);
+    }
+    write_calibration(&folder, "temperatures", CALIBRATION "[2, 2, 2, 2, 2]}", digest + 1); /* other weights */
+    run_calibrated(TINY, path, &job, &known, &got);
+    expect_temperature(&plain, &got, 1);
+    run_calibrated(TINY, folder.path, &job, &known, &got); /* a folder, nothing at all */
+    expect_temperature(&plain, &got, 1);
+    run_calibrated(TINY, "/nonexistent", &job, &known, &got);
+    expect_temperature(&plain, &got, 1);
+
+    write_calibration(&folder, "draft_calibration.json", CALIBRATION "[0.5, 0.5, 0.5, 0.5, 0.5]}", digest);
+    run_calibrated(folder.path, "", &job, &known, &got); /* found beside the weights */
+    expect_temperature(&plain, &got, 0.5);
+    run_calibrated(folder.path, "off", &job, &known, &got);
+    expect_temperature(&plain, &got, 1);
+    di_folder_delete(&folder);
+}
+
 int main(int argc, char **argv) {
     di_test_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
@@ -230,6 +311,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(tiny_with_its_trained_head),
         cmocka_unit_test(prompt_look_up),
         cmocka_unit_test(records_tell_what_became_of_drafts),
+        cmocka_unit_test(calibration_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* needs: spec sampling model_deepseek_v41 model backend_cpu tokenizer checkpoint tensor base */
-/* Costs, schedule, prompt look-up and history: against plain definitions, on random and degenerate input. */
+/* Costs, schedule, prompt look-up history and budget: against plain definitions, on random and degenerate input. */
+#include "spec/budget.h"
 #include "spec/costs.h"
 #include "spec/history.h"
 #include "spec/lookup.h"
@@ -284,10 +285,10 @@ static void drafts_that_do_not_pay_pause(void **state) {
     for (int i = 0; i < 8; i++) { /* every try that fails doubles the pause, up to a limit */
         before = pause;
         pause = tokens_until_next_try(&h);
-        assert_true(pause >= before && pause <= 256);
+        assert_true(pause >= before && pause <= 1024);
         while (di_history_wants(&h)) di_history_add(&h, 5, 0, 2.5);
     }
-    assert_int_equal(pause, 256);
+    assert_int_equal(pause, 1024);
     tokens_until_next_try(&h);
     for (int i = 0; i < 10; i++) di_history_add(&h, 5, 4, 2.5); /* and one that pays ends it */
     assert_true(di_history_wants(&h));
@@ -296,12 +297,97 @@ static void drafts_that_do_not_pay_pause(void **state) {
         di_history_add(&h, 5, 0, 2.5);
         assert_true(++cycles < 50);
     }
-    assert_true(tokens_until_next_try(&h) < 256);
+    assert_true(tokens_until_next_try(&h) < 1024);
     di_history good = {0};
     for (int i = 0; i < 1000; i++) {
         di_history_add(&good, 5, i % 2 ? 0 : 4, 2.5); /* 3 tokens for 2.5 steps, unevenly */
         assert_true(di_history_wants(&good));
     }
+}
+
+static void new_sequences_expect_what_others_found(void **state) {
+    (void)state;
+    di_history all = {0}, h;
+    float guess[5], survivals[5];
+    di_history_start(&h, &all);
+    di_history_survivals(&h, 5, guess);
+    for (int i = 0; i < 100; i++) di_history_add(&all, 5, 0, 0);
+    di_history_start(&h, &all);
+    di_history_survivals(&h, 5, survivals);
+    assert_true(survivals[0] < guess[0] - 0.3f);
+    assert_true(di_history_wants(&h) && h.drafted == 0);
+    for (int i = 0; i < 8; i++) di_history_add(&h, 5, 5, 0); /* it may still be another text */
+    di_history_survivals(&h, 5, survivals);
+    assert_true(survivals[0] > 0.7f);
+    di_history_decline(&h);
+    assert_false(di_history_wants(&h));
+}
+
+/* ---------------------------------------------------------------- budget */
+
+/* Steps of `streams` sequences, of which those that may draft gain `gain`; the share of time that drafting took more,
+ * with 3 % of a step for each step in which rows keep keys for the head. */
+static double lost_share(di_budget *b, int steps, uint32_t streams, double gain) {
+    double lost = 0;
+    for (int i = 0; i < steps; i++) {
+        di_budget_phase phase = di_budget_step(b, streams);
+        if (phase != DI_BUDGET_REST) lost += 0.03;
+        if (phase != DI_BUDGET_DRAFT) continue;
+        di_budget_settle(b, gain, streams);
+        lost -= gain;
+    }
+    return lost / steps;
+}
+
+static void losses_are_bounded(void **state) {
+    (void)state;
+    for (double gain = -4; gain < -0.01; gain /= 2) {
+        di_budget b = {0};
+        assert_true(lost_share(&b, 1000, 1, gain) < 0.02);
+        assert_true(lost_share(&b, 20000, 1, gain) < 0.005);
+    }
+    di_budget b = {0};
+    di_budget_settle(&b, -1e300, 1);
+    di_budget_settle(&b, NAN, 1); /* no number counts as a loss */
+    assert_true(b.lost <= 8.1);
+}
+
+static void gains_keep_it_going(void **state) {
+    (void)state;
+    di_budget b = {0};
+    uint64_t dice = 1;
+    uint32_t drafted = 0;
+    for (int i = 0; i < 20000; i++) { /* half a step a cycle, unevenly */
+        dice = dice * 6364136223846793005u + 1442695040888963407u;
+        if (di_budget_step(&b, 4) != DI_BUDGET_DRAFT) continue;
+        di_budget_settle(&b, (double)(dice >> 61) / 2 - 1.25, 4);
+        drafted++;
+    }
+    assert_true(drafted > 19000);
+    for (int i = 0; i < 30; i++) di_budget_settle(&b, 0.5, 4);
+    assert_true(di_budget_width(&b) >= 4096);
+    int until = 0;
+    while (di_budget_now(&b) == DI_BUDGET_DRAFT && until < 1000) { /* what was won is not lost for ever */
+        di_budget_settle(&b, -1, 4);
+        until++;
+    }
+    assert_in_range(until, 20, 40);
+    assert_int_equal(di_budget_width(&b), 1);
+}
+
+static void fewer_streams_wake_it(void **state) {
+    (void)state;
+    di_budget b = {0};
+    lost_share(&b, 5000, 50, -1);
+    while (di_budget_now(&b) != DI_BUDGET_REST) lost_share(&b, 1, 50, -1);
+    assert_true(b.rest > 100);
+    for (int i = 0; i < 50; i++) assert_int_equal(di_budget_step(&b, 0), DI_BUDGET_REST); /* nothing decodes */
+    assert_int_equal(di_budget_step(&b, 26), DI_BUDGET_REST);
+    assert_int_equal(di_budget_step(&b, 25), DI_BUDGET_WARM);
+    int warm = 1;
+    while (di_budget_step(&b, 1) == DI_BUDGET_WARM) warm++;
+    assert_in_range(warm, 8, 64);
+    assert_int_equal(di_budget_now(&b), DI_BUDGET_DRAFT);
 }
 
 int main(void) {
@@ -314,6 +400,10 @@ int main(void) {
         cmocka_unit_test(lookups_of_short_and_repeating_sequences),
         cmocka_unit_test(history_learns_rates),
         cmocka_unit_test(drafts_that_do_not_pay_pause),
+        cmocka_unit_test(new_sequences_expect_what_others_found),
+        cmocka_unit_test(losses_are_bounded),
+        cmocka_unit_test(gains_keep_it_going),
+        cmocka_unit_test(fewer_streams_wake_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
