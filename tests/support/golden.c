@@ -2,7 +2,6 @@
 #include "support/golden.h"
 
 #include "base/arena.h"
-#include "base/json.h"
 #include "base/text.h"
 
 #include <setjmp.h>
@@ -41,18 +40,35 @@ static void *need(void *memory) {
     return memory;
 }
 
+const di_json *di_golden_json(di_golden *golden, const char *name) {
+    char path[1024];
+    const di_json *root;
+    di_error error = {0};
+    snprintf(path, sizeof path, "%s/%s", golden->folder, name);
+    if (di_json_parse_file(golden->arena, path, FILE_LIMIT, 0, &root, &error) != DI_OK)
+        fail_msg("golden: %s", error.message);
+    return root;
+}
+
+size_t di_golden_ids(const di_json *array, int32_t *ids, size_t most) {
+    size_t count = 0;
+    int64_t value;
+    assert_non_null(array);
+    for (const di_json *item = array->first; item; item = item->next) {
+        if (count == most || !di_json_int64(item, &value))
+            fail_msg("golden: %s is no list of at most %zu ids", array->key ? array->key : "an item", most);
+        ids[count++] = (int32_t)value;
+    }
+    return count;
+}
+
 di_golden *di_golden_open(const char *folder) {
     di_arena *arena = need(di_arena_new(0));
     di_golden *golden = need(di_arena_zalloc(arena, sizeof *golden));
     golden->arena = arena;
     golden->folder = need(di_arena_copy(arena, folder, strlen(folder)));
-    char path[1024];
-    snprintf(path, sizeof path, "%s/manifest.json", folder);
-    const di_json *root;
-    di_error error = {0};
-    if (di_json_parse_file(arena, path, FILE_LIMIT, 0, &root, &error) != DI_OK) fail_msg("golden: %s", error.message);
-    golden->arrays = di_json_get(root, "arrays");
-    if (!golden->arrays) fail_msg("golden: %s has no member \"arrays\"", path);
+    golden->arrays = di_json_get(di_golden_json(golden, "manifest.json"), "arrays");
+    if (!golden->arrays) fail_msg("golden: the manifest of %s has no member \"arrays\"", folder);
     return golden;
 }
 

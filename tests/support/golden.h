@@ -6,6 +6,8 @@
 #ifndef DI_TESTS_SUPPORT_GOLDEN_H
 #define DI_TESTS_SUPPORT_GOLDEN_H
 
+#include "base/json.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +23,10 @@ di_golden *di_golden_open(const char *folder); /* DI_TEST_DATA "/nano/golden", D
 void di_golden_close(di_golden *golden);
 di_golden_array di_golden_get(di_golden *golden, const char *name);
 const float *di_golden_f32(di_golden *golden, const char *name, size_t *count); /* checks the dtype */
+/* A JSON file of the folder; owned by the di_golden. */
+const di_json *di_golden_json(di_golden *golden, const char *name);
+/* The whole numbers of an array to ids [most]; returns how many. */
+size_t di_golden_ids(const di_json *array, int32_t *ids, size_t most);
 int di_golden_has(di_golden *golden, const char *name);
 
 #endif

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <xxhash.h>
 
-static void must(di_status status, const di_error *error) {
+void di_must(di_status status, const di_error *error) {
     if (status) fail_msg("%s: %s", di_status_name(status), error->message);
 }
 
@@ -32,21 +32,22 @@ di_harness *di_harness_open(const char *folder, const di_harness_options *option
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     h->max_rows = options->max_rows ? options->max_rows : 600;
     const di_cpu_kernels *kernels = options->kernels ? options->kernels : &di_cpu_scalar;
-    must(di_pool_new(options->threads ? options->threads : 1, &h->pool, &error), &error);
-    must(di_cpu_backend_with_kernels(kernels, h->pool, &h->backend, &error), &error);
-    must(di_model_config_load(folder, &h->config, &error), &error);
-    must(di_checkpoint_open(folder, &(di_checkpoint_options){0}, &h->checkpoint, &error), &error);
-    must(di_checkpoint_verify(h->checkpoint, &h->config, &error), &error);
-    must(di_tokenizer_load(path, &h->tokenizer, &error), &error);
+    di_must(di_pool_new(options->threads ? options->threads : 1, &h->pool, &error), &error);
+    di_must(di_cpu_backend_with_kernels(kernels, h->pool, &h->backend, &error), &error);
+    di_must(di_model_config_load(folder, &h->config, &error), &error);
+    di_must(di_checkpoint_open(folder, &(di_checkpoint_options){0}, &h->checkpoint, &error), &error);
+    di_must(di_checkpoint_verify(h->checkpoint, &h->config, &error), &error);
+    di_must(di_tokenizer_load(path, &h->tokenizer, &error), &error);
     di_model_options model = {
         .compact = options->compact,
         .keep = options->keep,
         .context = h->config.max_position_embeddings,
         .draft = options->draft,
     };
-    must(di_model_open(folder, &h->config, h->checkpoint, h->tokenizer, h->backend, &model, &h->model, &error), &error);
-    must(di_page_pool_new(h->model, 1 << 20, &h->pages, &error), &error);
-    must(di_step_new(h->model, h->max_rows, 64, h->max_rows, &h->step, &error), &error);
+    di_must(di_model_open(folder, &h->config, h->checkpoint, h->tokenizer, h->backend, &model, &h->model, &error),
+            &error);
+    di_must(di_page_pool_new(h->model, 1 << 20, &h->pages, &error), &error);
+    di_must(di_step_new(h->model, h->max_rows, 64, h->max_rows, &h->step, &error), &error);
     return h;
 }
 
@@ -64,9 +65,17 @@ void di_harness_close(di_harness *h) {
 di_state *di_harness_state(di_harness *h, uint32_t tokens) {
     di_error error = {0};
     di_state *state = NULL;
-    must(di_state_new(h->pages, tokens, &state, &error), &error);
-    must(di_state_reserve(state, tokens, &error), &error);
+    di_must(di_state_new(h->pages, tokens, &state, &error), &error);
+    di_must(di_state_reserve(state, tokens, &error), &error);
     return state;
+}
+
+void di_harness_run_step(di_harness *h) {
+    di_error error = {0};
+    di_status status;
+    di_must(di_model_submit(h->model, h->step, &error), &error);
+    assert_true(di_model_poll(h->model, h->step, true, &status, &error));
+    di_must(status, &error);
 }
 
 static void one_chunk(di_harness *h, di_state *state, const int32_t *ids, size_t from, size_t to, size_t count,
@@ -74,7 +83,7 @@ static void one_chunk(di_harness *h, di_state *state, const int32_t *ids, size_t
     di_error error = {0};
     uint32_t index, first, vocabulary = h->config.vocab_size;
     bool compact = strcmp(di_model_profile(h->model), "exact") != 0, last = to == count;
-    must(di_state_reserve(state, (uint32_t)di_state_length(state) + (uint32_t)(to - from), &error), &error);
+    di_must(di_state_reserve(state, (uint32_t)di_state_length(state) + (uint32_t)(to - from), &error), &error);
     di_step_entry entry = {.state = *di_state_get_view(state),
                            .tokens = ids + from,
                            .count = (uint32_t)(to - from),
@@ -90,11 +99,8 @@ static void one_chunk(di_harness *h, di_state *state, const int32_t *ids, size_t
             entry.decoder_from = UINT32_MAX;
     }
     di_step_clear(h->step);
-    must(di_step_add(h->step, &entry, &index, &first, &error), &error);
-    must(di_model_submit(h->model, h->step, &error), &error);
-    di_status status;
-    assert_true(di_model_poll(h->model, h->step, true, &status, &error));
-    must(status, &error);
+    di_must(di_step_add(h->step, &entry, &index, &first, &error), &error);
+    di_harness_run_step(h);
     uint32_t rows = di_step_logits_count(h->step);
     if (logits && rows) {
         float *out = all ? logits + from * vocabulary : logits;
@@ -113,9 +119,19 @@ void di_harness_feed(di_harness *h, di_state *state, const int32_t *ids, size_t 
 uint64_t di_harness_state_hash(di_state *state) {
     di_text text = {0};
     di_error error = {0};
-    must(di_state_serialise(state, &text, &error), &error);
+    di_must(di_state_serialise(state, &text, &error), &error);
     uint64_t hash = XXH64(text.data, text.length, 0);
     di_text_free(&text);
+    return hash;
+}
+
+uint64_t di_harness_page_hash(di_harness *h, const di_page *page) {
+    uint64_t bytes = di_model_layout(h->model)->page_bytes;
+    char *copy = malloc(bytes);
+    assert_non_null(copy);
+    h->backend->ops->read(h->backend, copy, page->buffer, bytes);
+    uint64_t hash = XXH64(copy, bytes, 0);
+    free(copy);
     return hash;
 }
 

@@ -3,6 +3,7 @@
 #define DI_TESTS_SUPPORT_HARNESS_H
 
 #include "backend/cpu/cpu_internal.h"
+#include "cache/pages.h"
 #include "cache/state.h"
 #include "model/model.h"
 
@@ -27,6 +28,9 @@ typedef struct di_harness_options {
     bool draft; /* with the draft head */
 } di_harness_options;
 
+/* Ends the test with the error's message unless status is DI_OK. */
+void di_must(di_status status, const di_error *error);
+
 /* The fastest kernel table that this machine can run. */
 const struct di_cpu_kernels *di_harness_best_kernels(void);
 
@@ -38,8 +42,12 @@ di_state *di_harness_state(di_harness *harness, uint32_t tokens);
  * are copied to `logits`. In compact mode the ids are a whole prompt. */
 void di_harness_feed(di_harness *harness, di_state *state, const int32_t *ids, size_t count, size_t chunk, bool all,
                      float *logits);
+/* Runs what was added to harness->step, to its end. */
+void di_harness_run_step(di_harness *harness);
 /* XXH64 of the serialised state. */
 uint64_t di_harness_state_hash(di_state *state);
+/* XXH64 of a page's bytes. */
+uint64_t di_harness_page_hash(di_harness *harness, const di_page *page);
 /* argmax with the lowest id on ties */
 int32_t di_harness_argmax(const float *logits, size_t count);
 

@@ -2,6 +2,7 @@
 /* The contract of docs/numerics.md, by bytes of logits and of serialised state, on nano and on the embedded model:
  * chunking, threads, instruction sets, neighbours in the batch, rollback, restored state, golden hashes. */
 #include "support/harness.h"
+#include "support/kernel_tables.h"
 #include "support/slow.h"
 
 #include <setjmp.h>
@@ -93,26 +94,16 @@ static void golden_hashes(void **state) {
 
 static void instruction_sets_agree(void **state) {
     (void)state;
-    static const di_cpu_kernels *const tables[] = {
-        &di_cpu_scalar,
-#if defined(__x86_64__)
-        &di_cpu_avx2,
-        &di_cpu_avx512,
-#endif
-    };
     enum { COUNT = 96 };
+    name_skipped_tables();
     for (size_t m = 0; m < MODEL_COUNT; m++) {
         result first = {0, 0};
-        for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
-            if (!di_cpu_supports(tables[t])) {
-                print_message("skipped: this processor has no %s\n", tables[t]->name);
-                continue;
-            }
+        FOR_EACH_TABLE(kernels) {
             di_harness *h =
-                di_harness_open(MODELS[m].folder, &(di_harness_options){.kernels = tables[t], .max_rows = MAX_ROWS});
+                di_harness_open(MODELS[m].folder, &(di_harness_options){.kernels = kernels, .max_rows = MAX_ROWS});
             result r = run(h, DI_TEST_SLOW && m ? COUNT / 4 : COUNT, 33);
-            if (t == 0) first = r;
-            assert_same(first, r, tables[t]->name);
+            if (kernels == &di_cpu_scalar) first = r;
+            assert_same(first, r, kernels->name);
             di_harness_close(h);
         }
     }
@@ -231,11 +222,9 @@ static void crowd_step(di_harness *h, crowd *c, const uint32_t *order, const uin
                                .tokens = c->ids[q] + c->fed[q],
                                .count = rows[i],
                                .replay_from = -1};
-        if (di_step_add(h->step, &entry, &index[i], &first[i], &error)) fail_msg("%s", error.message);
+        di_must(di_step_add(h->step, &entry, &index[i], &first[i], &error), &error);
     }
-    di_status status;
-    assert_int_equal(di_model_submit(h->model, h->step, &error), DI_OK);
-    assert_true(di_model_poll(h->model, h->step, true, &status, &error) && status == DI_OK);
+    di_harness_run_step(h);
     const float *logits = di_cpu_at(di_step_logits(h->step));
     for (uint32_t i = 0; i < members; i++) {
         uint32_t q = order[i];
@@ -294,11 +283,9 @@ static void try_rows(di_harness *h, di_state *s, const int32_t *ids, uint32_t co
     di_error error = {0};
     uint32_t index, first;
     di_step_entry entry = {.state = *di_state_get_view(s), .tokens = ids, .count = count, .replay_from = -1};
-    di_status status;
     di_step_clear(h->step);
-    if (di_step_add(h->step, &entry, &index, &first, &error)) fail_msg("%s", error.message);
-    assert_int_equal(di_model_submit(h->model, h->step, &error), DI_OK);
-    assert_true(di_model_poll(h->model, h->step, true, &status, &error) && status == DI_OK);
+    di_must(di_step_add(h->step, &entry, &index, &first, &error), &error);
+    di_harness_run_step(h);
     di_model_commit(h->model, h->step, index, keep, di_state_get_view(s));
 }
 

@@ -7,10 +7,7 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <xxhash.h>
 
-#include "cache/pages.h"
-#include "cache/state.h"
 #include "support/harness.h"
 
 #define NANO DI_TEST_DATA "/nano"
@@ -21,16 +18,6 @@ static di_harness *harness(void) {
 }
 
 static int32_t ids[1024];
-
-static uint64_t page_hash(di_harness *h, const di_page *page) {
-    uint64_t bytes = di_model_layout(h->model)->page_bytes;
-    char *copy = malloc(bytes);
-    assert_non_null(copy);
-    h->backend->ops->read(h->backend, copy, page->buffer, bytes);
-    uint64_t hash = XXH64(copy, bytes, 0);
-    free(copy);
-    return hash;
-}
 
 /* ---------------------------------------------------------------- the pool */
 
@@ -80,10 +67,10 @@ static void pages_do_not_overlap(void **state) {
         pages[i] = di_page_take(pool);
         h->backend->ops->fill(h->backend, pages[i]->buffer, (uint8_t)i, bytes);
     }
-    for (int i = 0; i < COUNT; i++) hashes[i] = page_hash(h, pages[i]);
+    for (int i = 0; i < COUNT; i++) hashes[i] = di_harness_page_hash(h, pages[i]);
     for (int i = 0; i < COUNT; i++) {
         h->backend->ops->fill(h->backend, pages[i]->buffer, 0xee, bytes);
-        for (int k = i + 1; k < COUNT; k++) assert_true(page_hash(h, pages[k]) == hashes[k]);
+        for (int k = i + 1; k < COUNT; k++) assert_true(di_harness_page_hash(h, pages[k]) == hashes[k]);
         di_page_release(pool, pages[i]);
     }
     di_page_pool_free(pool);
@@ -178,13 +165,14 @@ static void forks_share_complete_pages_and_write_none(void **state) {
         for (uint32_t p = 0; p < complete; p++) {
             assert_true(di_state_page(from, p) == di_state_page(to, p));
             assert_int_equal(di_state_page(from, p)->references, 2);
-            hashes[p] = page_hash(h, di_state_page(from, p));
+            hashes[p] = di_harness_page_hash(h, di_state_page(from, p));
         }
         if (position % page) assert_true(di_state_page(from, complete) != di_state_page(to, complete));
         /* They go different ways. */
         di_harness_feed(h, from, ids + 300, 90, 7, false, NULL);
         di_harness_feed(h, to, ids + 500, 90, 0, false, NULL);
-        for (uint32_t p = 0; p < complete; p++) assert_true(page_hash(h, di_state_page(from, p)) == hashes[p]);
+        for (uint32_t p = 0; p < complete; p++)
+            assert_true(di_harness_page_hash(h, di_state_page(from, p)) == hashes[p]);
         for (int k = 0; k < 2; k++) {
             assert_int_equal(di_state_new(h->pages, 400, &alone[k], &error), DI_OK);
             di_harness_feed(h, alone[k], ids, position, 0, false, NULL);

@@ -194,16 +194,6 @@ static void a_hash_collision_serves_nothing_wrong(void **state) {
 
 /* ---------------------------------------------------------------- sharing */
 
-static uint64_t page_hash(di_harness *h, const di_page *page) {
-    uint64_t bytes = di_model_layout(h->model)->page_bytes;
-    char *copy = malloc(bytes);
-    assert_non_null(copy);
-    h->backend->ops->read(h->backend, copy, page->buffer, bytes);
-    uint64_t hash = XXH64(copy, bytes, 0);
-    free(copy);
-    return hash;
-}
-
 static void shared_pages_are_never_written(void **state) {
     (void)state;
     di_harness *h = harness();
@@ -220,12 +210,13 @@ static void shared_pages_are_never_written(void **state) {
         uint64_t hashes[8], before = di_harness_state_hash(reader);
         for (uint32_t p = 0; p < complete; p++) {
             assert_true(di_state_page(reader, p)->references >= 2);
-            hashes[p] = page_hash(h, di_state_page(reader, p));
+            hashes[p] = di_harness_page_hash(h, di_state_page(reader, p));
         }
         /* The publisher and the reader both go on from here, each in its own way. */
         di_harness_feed(h, writer, other_ids, 100, 0, false, NULL);
         di_harness_feed(h, reader, other_ids + 300, 100, 33, false, NULL);
-        for (uint32_t p = 0; p < complete; p++) assert_true(page_hash(h, di_state_page(reader, p)) == hashes[p]);
+        for (uint32_t p = 0; p < complete; p++)
+            assert_true(di_harness_page_hash(h, di_state_page(reader, p)) == hashes[p]);
         di_prefix_lookup(cache, 1, text_ids, at + 1, second, &hit);
         assert_int_equal(hit.cached, at);
         assert_true(di_harness_state_hash(second) == before);

@@ -3,6 +3,7 @@
  * nothing of it reaches the target; missing state costs drafts only. */
 #include "backend/sample.h"
 #include "support/harness.h"
+#include "support/kernel_tables.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,10 +26,6 @@ typedef struct drafts {
     float confidences[SEQUENCES][BLOCK];
 } drafts;
 
-static void must(di_status status, const di_error *error) {
-    if (status) fail_msg("%s: %s", di_status_name(status), error->message);
-}
-
 static di_harness *open_with(const di_cpu_kernels *kernels, int threads, bool draft) {
     return di_harness_open(
         NANO, &(di_harness_options){.kernels = kernels, .threads = threads, .max_rows = 256, .draft = draft});
@@ -37,7 +34,7 @@ static di_harness *open_with(const di_cpu_kernels *kernels, int threads, bool dr
 static di_draft *new_draft(di_harness *h, uint32_t blocks) {
     di_draft *draft = NULL;
     di_error error = {0};
-    must(di_draft_new(h->model, blocks, &draft, &error), &error);
+    di_must(di_draft_new(h->model, blocks, &draft, &error), &error);
     di_draft_poison(draft);
     return draft;
 }
@@ -59,7 +56,7 @@ static void draft_some(di_harness *h, di_draft *draft, di_state **states, const 
     float confidences[SEQUENCES * BLOCK];
     di_error error = {0};
     for (uint32_t i = 0; i < count; i++) entries[i] = entry_of(states[order[i]], order[i]);
-    must(di_model_draft(h->model, draft, entries, count, length, tokens, confidences, &error), &error);
+    di_must(di_model_draft(h->model, draft, entries, count, length, tokens, confidences, &error), &error);
     for (uint32_t i = 0; i < count; i++) {
         memcpy(out->tokens[order[i]], tokens + i * length, length * sizeof *tokens);
         memcpy(out->confidences[order[i]], confidences + i * length, length * sizeof *confidences);
@@ -119,26 +116,17 @@ static void company_and_chunks_change_nothing(void **state) {
 
 static void threads_and_instructions_change_nothing(void **state) {
     (void)state;
-    static const di_cpu_kernels *const tables[] = {
-        &di_cpu_scalar,
-#if defined(__x86_64__)
-        &di_cpu_avx2,
-        &di_cpu_avx512,
-#endif
-    };
     static const int threads[] = {1, 2, 5};
     drafts first[2], other[2];
     memset(first, 0, sizeof first);
     memset(other, 0, sizeof other);
-    for (size_t k = 0; k < sizeof tables / sizeof *tables; k++) {
-        if (!di_cpu_supports(tables[k])) {
-            print_message("this machine cannot run %s\n", tables[k]->name);
-            continue;
-        }
+    name_skipped_tables();
+    FOR_EACH_TABLE(kernels) {
         for (size_t t = 0; t < 3; t++) {
-            di_harness *h = open_with(tables[k], threads[t], true);
-            draft_all(h, 0, k + t ? other : first);
-            if (k + t) assert_memory_equal(first, other, sizeof first);
+            bool is_first = kernels == &di_cpu_scalar && t == 0;
+            di_harness *h = open_with(kernels, threads[t], true);
+            draft_all(h, 0, is_first ? first : other);
+            if (!is_first) assert_memory_equal(first, other, sizeof first);
             di_harness_close(h);
         }
     }
@@ -162,8 +150,7 @@ static void a_shorter_block_is_another_one(void **state) {
 static void run_rows(di_harness *h, di_state *s, const int32_t *tokens, uint32_t count, uint32_t commit, bool taps) {
     di_error error = {0};
     uint32_t index, first;
-    di_status status;
-    must(di_state_reserve(s, (uint32_t)di_state_length(s) + count, &error), &error);
+    di_must(di_state_reserve(s, (uint32_t)di_state_length(s) + count, &error), &error);
     di_step_entry entry = {.state = *di_state_get_view(s),
                            .tokens = tokens,
                            .count = count,
@@ -172,10 +159,8 @@ static void run_rows(di_harness *h, di_state *s, const int32_t *tokens, uint32_t
                            .taps = taps};
     di_step_clear(h->step);
     di_step_poison(h->step);
-    must(di_step_add(h->step, &entry, &index, &first, &error), &error);
-    must(di_model_submit(h->model, h->step, &error), &error);
-    assert_true(di_model_poll(h->model, h->step, true, &status, &error));
-    must(status, &error);
+    di_must(di_step_add(h->step, &entry, &index, &first, &error), &error);
+    di_harness_run_step(h);
     di_model_commit(h->model, h->step, index, commit, di_state_get_view(s));
 }
 
@@ -249,7 +234,7 @@ static void missing_keys_only_cost_drafts(void **state) {
 static void serialise(di_state *s, di_text *out) {
     di_error error = {0};
     di_text_clear(out);
-    must(di_state_serialise(s, out, &error), &error);
+    di_must(di_state_serialise(s, out, &error), &error);
 }
 
 static void states_move_between_engines(void **state) {
@@ -274,11 +259,11 @@ static void states_move_between_engines(void **state) {
         assert_int_equal(from_on.length, di_state_serialised_bytes(on->model, counts[i]));
         /* The same bytes and then the optional parts; the header counts them. */
         assert_memory_equal(from_off.data + 144, from_on.data + 144, from_off.length - 144);
-        must(di_state_restore(c, from_on.data, from_on.length, &error), &error);
+        di_must(di_state_restore(c, from_on.data, from_on.length, &error), &error);
         serialise(c, &again);
         assert_int_equal(again.length, from_off.length);
         assert_memory_equal(again.data, from_off.data, again.length);
-        must(di_state_restore(d, from_off.data, from_off.length, &error), &error);
+        di_must(di_state_restore(d, from_off.data, from_off.length, &error), &error);
         drafts missing = one_block(on, d), whole = one_block(on, b);
         assert_false(same(&missing, &whole));
         for (uint32_t k = 0; k < WINDOW; k++) {
@@ -293,7 +278,7 @@ static void states_move_between_engines(void **state) {
             di_state *source = without ? a : b;
             uint32_t position = (uint32_t)di_state_length(source);
             di_state_write_rest(source, 0, &rest);
-            must(di_state_begin(d, position, 0, &error), &error);
+            di_must(di_state_begin(d, position, 0, &error), &error);
             for (uint32_t page = 0; page < position / 64; page++) {
                 di_text block = {0};
                 di_state_write_block(source, page, &block);
@@ -360,7 +345,7 @@ static void drafts_are_chosen_with_the_targets_noise(void **state) {
         int32_t tokens[BLOCK];
         float confidences[BLOCK];
         di_error error = {0};
-        must(di_model_draft(h->model, draft, &entry, 1, BLOCK, tokens, confidences, &error), &error);
+        di_must(di_model_draft(h->model, draft, &entry, 1, BLOCK, tokens, confidences, &error), &error);
         assert_int_equal(s.count, (size_t)BLOCK * v);
         for (uint32_t j = 0; j < BLOCK; j++) {
             di_sample_item item = {.position = 41 + j,
@@ -439,9 +424,9 @@ static void wrong_calls_are_refused(void **state) {
     assert_int_equal(di_model_draft(h->model, draft, entries, 1, 5, tokens, confidences, &error),
                      DI_ERR_INVALID_ARGUMENT);
     entries[0].anchor = 5; /* without anything before it: the block alone */
-    must(di_model_draft(h->model, draft, entries, 1, 5, tokens, confidences, &error), &error);
+    di_must(di_model_draft(h->model, draft, entries, 1, 5, tokens, confidences, &error), &error);
     for (int j = 0; j < BLOCK; j++) assert_in_range(tokens[j], 0, h->config.vocab_size - 1);
-    must(di_model_draft(h->model, draft, entries, 0, 5, tokens, confidences, &error), &error);
+    di_must(di_model_draft(h->model, draft, entries, 0, 5, tokens, confidences, &error), &error);
     di_model_config headless = h->config;
     headless.draft_stages = headless.draft_block_size = 0;
     di_model *model = NULL;

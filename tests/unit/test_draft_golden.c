@@ -1,6 +1,5 @@
 /* needs: cache sampling model_deepseek_v41 model backend_cpu tokenizer checkpoint tensor base */
 /* Golden tests of the draft head: speculative greedy runs of nano and tiny with reference sums, bit for bit. */
-#include "base/json.h"
 #include "support/golden.h"
 #include "support/harness.h"
 #include "support/refsums.h"
@@ -34,30 +33,10 @@ typedef struct run {
     size_t values;
 } run;
 
-static void must(di_status status, const di_error *error) {
-    if (status) fail_msg("%s: %s", di_status_name(status), error->message);
-}
-
-static const di_json *open_json(di_arena *arena, const char *path) {
-    const di_json *root = NULL;
-    di_error error;
-    must(di_json_parse_file(arena, path, 1 << 24, 0, &root, &error), &error);
-    return root;
-}
-
 static int64_t integer(const di_json *object, const char *key) {
     int64_t value = 0;
     assert_true(di_json_int64(di_json_get(object, key), &value));
     return value;
-}
-
-static size_t read_ids(const di_json *array, int32_t *ids) {
-    size_t n = 0;
-    int64_t value;
-    assert_non_null(array);
-    for (const di_json *item = array->first; item; item = item->next)
-        if (di_json_int64(item, &value)) ids[n++] = (int32_t)value;
-    return n;
 }
 
 /* Errors of rows in units of the row's standard deviation. */
@@ -159,14 +138,11 @@ static void verify(run *r, const di_json *cycle, int32_t anchor, const int32_t *
     di_step_entry entry = {
         .state = *di_state_get_view(r->state), .tokens = ids, .count = r->block + 1, .replay_from = -1, .taps = true};
     uint32_t index, first, accepted = 0;
-    di_status status;
-    must(di_state_reserve(r->state, (uint32_t)di_state_length(r->state) + entry.count, &error), &error);
+    di_must(di_state_reserve(r->state, (uint32_t)di_state_length(r->state) + entry.count, &error), &error);
     di_step_clear(h->step);
     di_step_poison(h->step);
-    must(di_step_add(h->step, &entry, &index, &first, &error), &error);
-    must(di_model_submit(h->model, h->step, &error), &error);
-    assert_true(di_model_poll(h->model, h->step, true, &status, &error));
-    must(status, &error);
+    di_must(di_step_add(h->step, &entry, &index, &first, &error), &error);
+    di_harness_run_step(h);
     const float *logits = di_cpu_at(di_step_logits(h->step));
     compare(r, "verify", logits, entry.count * v);
     for (uint32_t i = 0; i <= r->block; i++) {
@@ -176,7 +152,7 @@ static void verify(run *r, const di_json *cycle, int32_t anchor, const int32_t *
     }
     assert_int_equal(accepted, integer(cycle, "accepted"));
     /* The last run of a file may be cut at its 64th token. */
-    size_t count = read_ids(di_json_get(cycle, "committed"), expected);
+    size_t count = di_golden_ids(di_json_get(cycle, "committed"), expected, MAX_BLOCK + 1);
     assert_in_range(count, 1, accepted + 1);
     assert_memory_equal(committed, expected, count * sizeof *expected);
     di_model_commit(h->model, h->step, index, accepted + 1, di_state_get_view(r->state));
@@ -192,8 +168,8 @@ static void run_cycles(run *r, const di_json *cycles) {
         assert_int_equal(di_state_length(r->state), integer(cycle, "n"));
         di_draft_entry entry = {.state = di_state_get_view(r->state), .anchor = anchor};
         di_draft_poison(r->draft);
-        must(di_model_draft(r->h->model, r->draft, &entry, 1, r->block, drafts, confidence, &error), &error);
-        assert_int_equal(read_ids(di_json_get(cycle, "drafts"), want), r->block);
+        di_must(di_model_draft(r->h->model, r->draft, &entry, 1, r->block, drafts, confidence, &error), &error);
+        assert_int_equal(di_golden_ids(di_json_get(cycle, "drafts"), want, MAX_BLOCK), r->block);
         for (uint32_t j = 0; j < r->block; j++)
             if (drafts[j] != want[j]) fail_msg("%s: draft %u is %d, golden %d", r->cycle, j, drafts[j], want[j]);
         compare_confidence(r, cycle, confidence);
@@ -205,11 +181,11 @@ static size_t run_prompt(di_harness *h, di_golden *golden, const char *name, con
                          size_t chunk, uint32_t most) {
     int32_t prompt[MAX_IDS];
     di_error error = {0};
-    size_t count = read_ids(ids, prompt);
+    size_t count = di_golden_ids(ids, prompt, MAX_IDS);
     run r = {.h = h, .golden = golden, .name = name, .block = h->config.draft_block_size, .most = most};
     assert_true(r.block <= MAX_BLOCK);
     assert_int_equal(di_draft_length(h->model), r.block);
-    must(di_draft_new(h->model, 1, &r.draft, &error), &error);
+    di_must(di_draft_new(h->model, 1, &r.draft, &error), &error);
     r.state = di_harness_state(h, (uint32_t)count + 64 + MAX_BLOCK);
     di_harness_feed(h, r.state, prompt, count, chunk, false, NULL);
     di_model_set_trace(h->model, look, &r);
@@ -224,9 +200,8 @@ static size_t run_prompt(di_harness *h, di_golden *golden, const char *name, con
 static void nano_is_bit_equal(void **state) {
     (void)state;
     di_golden *golden = di_golden_open(NANO "/golden");
-    di_arena *arena = di_arena_new(0);
-    const di_json *prompts = open_json(arena, NANO "/golden/prompts.json");
-    const di_json *runs = open_json(arena, NANO "/golden/dspark.json");
+    const di_json *prompts = di_golden_json(golden, "prompts.json");
+    const di_json *runs = di_golden_json(golden, "dspark.json");
     size_t arrays = 0, number = 0;
     for (int compact = 0; compact < 2; compact++) {
         di_harness *h = di_harness_open(NANO, &(di_harness_options){.kernels = &di_refsums,
@@ -248,16 +223,14 @@ static void nano_is_bit_equal(void **state) {
     }
     assert_int_equal(number, 6);
     assert_int_equal(arrays, 78);
-    di_arena_free(arena);
     di_golden_close(golden);
 }
 
 static void tiny_is_bit_equal(void **state) {
     (void)state;
     di_golden *golden = di_golden_open(TINY_GOLDEN);
-    di_arena *arena = di_arena_new(0);
-    const di_json *prompts = open_json(arena, TINY_GOLDEN "/prompts.json");
-    const di_json *runs = open_json(arena, TINY_GOLDEN "/dspark.json");
+    const di_json *prompts = di_golden_json(golden, "prompts.json");
+    const di_json *runs = di_golden_json(golden, "dspark.json");
     di_harness *h = di_harness_open(TINY, &(di_harness_options){.kernels = &di_refsums, .threads = 2, .draft = true});
     size_t arrays = 0, number = 0;
     for (const di_json *one = runs->first; one; one = one->next) {
@@ -270,7 +243,6 @@ static void tiny_is_bit_equal(void **state) {
     assert_int_equal(number, 8);
     assert_int_equal(arrays, 8);
     di_harness_close(h);
-    di_arena_free(arena);
     di_golden_close(golden);
 }
 
@@ -278,14 +250,13 @@ static void tiny_is_bit_equal(void **state) {
 static void production_is_within_the_loose_figures(void **state) {
     (void)state;
     di_golden *golden = di_golden_open(NANO "/golden");
-    di_arena *arena = di_arena_new(0);
-    const di_json *prompts = open_json(arena, NANO "/golden/prompts.json");
-    const di_json *runs = open_json(arena, NANO "/golden/dspark.json");
+    const di_json *prompts = di_golden_json(golden, "prompts.json");
+    const di_json *runs = di_golden_json(golden, "dspark.json");
     di_harness *h = di_harness_open(
         NANO, &(di_harness_options){.kernels = di_harness_best_kernels(), .max_rows = 320, .draft = true});
     di_error error = {0};
     run r = {.h = h, .golden = golden, .block = h->config.draft_block_size, .loose = true};
-    must(di_draft_new(h->model, 1, &r.draft, &error), &error);
+    di_must(di_draft_new(h->model, 1, &r.draft, &error), &error);
     di_model_set_trace(h->model, look, &r);
     for (const di_json *one = runs->first; one; one = one->next) {
         if (di_json_is_true(di_json_get(one, "compact"))) continue;
@@ -293,12 +264,13 @@ static void production_is_within_the_loose_figures(void **state) {
         int32_t prompt[MAX_IDS], want[MAX_BLOCK], drafts[MAX_BLOCK];
         float confidence[MAX_BLOCK];
         snprintf(r.cycle, sizeof r.cycle, "%s.0", di_json_get(one, "prompt")->text);
-        size_t count = read_ids(di_json_get(di_json_get(prompts, di_json_get(one, "prompt")->text), "ids"), prompt);
+        size_t count =
+            di_golden_ids(di_json_get(di_json_get(prompts, di_json_get(one, "prompt")->text), "ids"), prompt, MAX_IDS);
         di_state *s = di_harness_state(h, (uint32_t)count);
         di_harness_feed(h, s, prompt, count, 0, false, NULL);
         di_draft_entry entry = {.state = di_state_get_view(s), .anchor = (int32_t)integer(cycle, "anchor")};
-        must(di_model_draft(h->model, r.draft, &entry, 1, r.block, drafts, confidence, &error), &error);
-        read_ids(di_json_get(cycle, "drafts"), want);
+        di_must(di_model_draft(h->model, r.draft, &entry, 1, r.block, drafts, confidence, &error), &error);
+        di_golden_ids(di_json_get(cycle, "drafts"), want, MAX_BLOCK);
         assert_int_equal(drafts[0], want[0]);
         di_state_free(s);
     }
@@ -310,7 +282,6 @@ static void production_is_within_the_loose_figures(void **state) {
     di_model_set_trace(h->model, NULL, NULL);
     di_draft_free(r.draft);
     di_harness_close(h);
-    di_arena_free(arena);
     di_golden_close(golden);
 }
 

@@ -1,6 +1,5 @@
 /* needs: cache sampling model_deepseek_v41 model backend_cpu tokenizer checkpoint tensor base */
 /* Whole-model golden tests of nano: reference sums bit-equal, production arithmetic within the loose figures. */
-#include "base/json.h"
 #include "support/golden.h"
 #include "support/harness.h"
 #include "support/refsums.h"
@@ -17,33 +16,22 @@
 #define NANO DI_TEST_DATA "/nano"
 
 static const char *const LENGTHS[] = {"1", "2", "15", "16", "17", "40", "129", "300"};
-enum { LENGTH_COUNT = sizeof LENGTHS / sizeof LENGTHS[0], STEPS = 64 };
+enum { LENGTH_COUNT = sizeof LENGTHS / sizeof LENGTHS[0], STEPS = 64, MAX_PROMPT = 512 };
 
 static di_golden *golden;
-static di_arena *arena;
 static const di_json *prompts;
 
 static int setup(void **state) {
     (void)state;
-    di_error error;
     golden = di_golden_open(NANO "/golden");
-    arena = di_arena_new(0);
-    return di_json_parse_file(arena, NANO "/golden/prompts.json", 1 << 24, 0, &prompts, &error) != DI_OK;
+    prompts = di_golden_json(golden, "prompts.json");
+    return 0;
 }
 
 static int teardown(void **state) {
     (void)state;
     di_golden_close(golden);
-    di_arena_free(arena);
     return 0;
-}
-
-static size_t read_ids(const di_json *array, int32_t *ids) {
-    size_t n = 0;
-    int64_t value;
-    for (const di_json *item = array->first; item; item = item->next)
-        if (di_json_int64(item, &value)) ids[n++] = (int32_t)value;
-    return n;
 }
 
 static void assert_equal_bits(const float *got, const float *want, size_t n, const char *what, size_t row) {
@@ -57,11 +45,11 @@ static void reference_sums_are_bit_equal(void **state) {
     di_harness *h = di_harness_open(NANO, &(di_harness_options){.kernels = &di_refsums, .threads = 2});
     size_t v = h->config.vocab_size;
     float *logits = malloc(v * sizeof *logits);
-    int32_t ids[512], greedy[STEPS];
+    int32_t ids[MAX_PROMPT], greedy[STEPS];
     for (size_t p = 0; p < LENGTH_COUNT; p++) {
         const di_json *prompt = di_json_get(prompts, LENGTHS[p]);
-        size_t count = read_ids(di_json_get(prompt, "ids"), ids);
-        assert_int_equal(read_ids(di_json_get(di_json_get(prompt, "ref"), "greedy"), greedy), STEPS);
+        size_t count = di_golden_ids(di_json_get(prompt, "ids"), ids, MAX_PROMPT);
+        assert_int_equal(di_golden_ids(di_json_get(di_json_get(prompt, "ref"), "greedy"), greedy, STEPS), STEPS);
         char name[64];
         snprintf(name, sizeof name, "ref.%s.last", LENGTHS[p]);
         di_state *s = di_harness_state(h, 512);
@@ -88,9 +76,9 @@ static void compact_prefill_is_bit_equal(void **state) {
             NANO, &(di_harness_options){.kernels = &di_refsums, .compact = true, .keep = 16, .max_rows = 320});
         size_t v = h->config.vocab_size;
         float *logits = malloc(v * sizeof *logits);
-        int32_t ids[512];
+        int32_t ids[MAX_PROMPT];
         for (size_t p = 0; p < LENGTH_COUNT; p++) {
-            size_t count = read_ids(di_json_get(di_json_get(prompts, LENGTHS[p]), "ids"), ids);
+            size_t count = di_golden_ids(di_json_get(di_json_get(prompts, LENGTHS[p]), "ids"), ids, MAX_PROMPT);
             char name[64];
             snprintf(name, sizeof name, "compact_a.%s.last", LENGTHS[p]);
             di_state *s = di_harness_state(h, 512);
@@ -110,12 +98,12 @@ static void production_is_within_the_loose_figures(void **state) {
     di_harness *h = di_harness_open(NANO, &(di_harness_options){.threads = 2});
     size_t v = h->config.vocab_size;
     float *logits = malloc(v * sizeof *logits);
-    int32_t ids[512], greedy[STEPS];
+    int32_t ids[MAX_PROMPT], greedy[STEPS];
     double worst_rms = 0, worst_single = 0;
     for (size_t p = 0; p < LENGTH_COUNT; p++) {
         const di_json *prompt = di_json_get(prompts, LENGTHS[p]), *ref = di_json_get(prompt, "ref");
-        size_t count = read_ids(di_json_get(prompt, "ids"), ids);
-        read_ids(di_json_get(ref, "greedy"), greedy);
+        size_t count = di_golden_ids(di_json_get(prompt, "ids"), ids, MAX_PROMPT);
+        di_golden_ids(di_json_get(ref, "greedy"), greedy, STEPS);
         char name[64];
         snprintf(name, sizeof name, "ref.%s.greedy", LENGTHS[p]);
         const float *rows = di_golden_f32(golden, name, NULL);

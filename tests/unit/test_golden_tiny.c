@@ -1,7 +1,6 @@
 /* needs: cache sampling model_deepseek_v41 model backend_cpu tokenizer checkpoint tensor base */
 /* Golden tests of the embedded model: reference sums bit-equal by row hashes, production arithmetic teacher-forced
  * against the reference-sums run. */
-#include "base/json.h"
 #include "support/golden.h"
 #include "support/harness.h"
 #include "support/refsums.h"
@@ -22,38 +21,26 @@
 enum { STEPS = 64, MAX_PROMPT = 1024, COMPACT_STEPS = 8, WINDOW = 64 };
 
 static di_golden *golden;
-static di_arena *arena;
 static const di_json *prompts;
 
 static int setup(void **state) {
     (void)state;
-    di_error error;
     golden = di_golden_open(GOLDEN);
-    arena = di_arena_new(0);
-    return di_json_parse_file(arena, GOLDEN "/prompts.json", 1 << 24, 0, &prompts, &error) != DI_OK;
+    prompts = di_golden_json(golden, "prompts.json");
+    return 0;
 }
 
 static int teardown(void **state) {
     (void)state;
     di_golden_close(golden);
-    di_arena_free(arena);
     return 0;
-}
-
-static size_t read_ids(const di_json *array, int32_t *ids) {
-    size_t n = 0;
-    int64_t value;
-    assert_non_null(array);
-    for (const di_json *item = array->first; item; item = item->next)
-        if (di_json_int64(item, &value)) ids[n++] = (int32_t)value;
-    return n;
 }
 
 /* Logits that the 64 golden tokens are chosen from: rows [STEPS][V]. */
 static void run_teacher_forced(di_harness *h, const di_json *prompt, float *rows) {
     int32_t ids[MAX_PROMPT], greedy[STEPS];
-    size_t count = read_ids(di_json_get(prompt, "ids"), ids), v = h->config.vocab_size;
-    read_ids(di_json_get(di_json_get(prompt, "ref"), "greedy"), greedy);
+    size_t count = di_golden_ids(di_json_get(prompt, "ids"), ids, MAX_PROMPT), v = h->config.vocab_size;
+    di_golden_ids(di_json_get(di_json_get(prompt, "ref"), "greedy"), greedy, STEPS);
     di_state *s = di_harness_state(h, (uint32_t)count + STEPS);
     di_harness_feed(h, s, ids, count, 0, false, rows);
     for (size_t i = 0; i + 1 < STEPS; i++) di_harness_feed(h, s, &greedy[i], 1, 0, false, rows + (i + 1) * v);
@@ -63,7 +50,7 @@ static void run_teacher_forced(di_harness *h, const di_json *prompt, float *rows
 static void check_hashes(const di_json *prompt, const float *rows, size_t v) {
     const di_json *ref = di_json_get(prompt, "ref"), *hash = di_json_get(ref, "row_sha256")->first;
     int32_t greedy[STEPS];
-    read_ids(di_json_get(ref, "greedy"), greedy);
+    di_golden_ids(di_json_get(ref, "greedy"), greedy, STEPS);
     for (size_t i = 0; i < STEPS; i++, hash = hash->next) {
         char hex[17];
         di_sha256_hex(rows + i * v, v * sizeof(float), hex, 16);
@@ -122,8 +109,8 @@ static void compact_prefill_is_bit_equal(void **state) {
         if (!expected) continue;
         seen++;
         int32_t ids[MAX_PROMPT], greedy[COMPACT_STEPS];
-        size_t count = read_ids(di_json_get(prompt, "ids"), ids);
-        assert_int_equal(read_ids(expected, greedy), COMPACT_STEPS);
+        size_t count = di_golden_ids(di_json_get(prompt, "ids"), ids, MAX_PROMPT);
+        assert_int_equal(di_golden_ids(expected, greedy, COMPACT_STEPS), COMPACT_STEPS);
         char name[64];
         snprintf(name, sizeof name, "compact_a.%s.last", prompt->key);
         di_state *s = di_harness_state(h, (uint32_t)count + STEPS);
