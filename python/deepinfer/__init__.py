@@ -13,13 +13,24 @@ from ._version import __version__
 from .async_llm import AsyncLLM
 from .errors import EngineError, ParameterError
 from .llm import LLM, Stream
-from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, ScoreOutput, StreamOutput, Usage
+from .outputs import (
+    CompletionOutput,
+    DraftRecord,
+    Logprob,
+    RequestMetrics,
+    RequestOutput,
+    ScoreOutput,
+    StreamOutput,
+    Usage,
+)
 from .sampling_params import SamplingParams
+from .structured_outputs import StructuredOutputsParams
 from .tokenizer import Tokenizer
 
 __all__ = [
     "AsyncLLM",
     "CompletionOutput",
+    "DraftRecord",
     "EngineError",
     "LLM",
     "Logprob",
@@ -31,6 +42,7 @@ __all__ = [
     "ScoreOutput",
     "Stream",
     "StreamOutput",
+    "StructuredOutputsParams",
     "Tokenizer",
     "Usage",
     "__version__",

@@ -163,6 +163,23 @@ def conversations(messages: Any) -> List[Tuple[str, Sequence[Message]]]:
     return [(f"messages[{i}]", list(item)) for i, item in enumerate(items)]
 
 
+def template_thinking(given: Any, thinking: Optional[bool]) -> Optional[bool]:
+    """The parameter, or what chat_template_kwargs says when that is absent."""
+    if given is None:
+        return thinking
+    if not isinstance(given, Mapping):
+        raise TypeError(f"chat_template_kwargs must be a mapping, not {type(given).__name__}")
+    known = ("thinking", "enable_thinking")
+    for name, value in given.items():
+        if name not in known:
+            raise TypeError(f"chat_template_kwargs has a member {name!r}, which is not known{nearest(str(name), known)}")
+        if not isinstance(value, bool):
+            raise TypeError(f"chat_template_kwargs[{name!r}] must be a bool, not {type(value).__name__}")
+    if thinking is not None or not given:
+        return thinking
+    return bool(given.get("thinking", given.get("enable_thinking")))
+
+
 def render(
     engine: Engine, messages: Sequence[Message], options: Mapping[str, Any], continue_final: bool, where: str
 ) -> ChatPrompt:

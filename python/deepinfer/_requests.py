@@ -16,8 +16,9 @@ from . import _library
 from ._engine import ChatPrompt, Engine, address
 from ._library import Error, Event
 from .errors import EngineError
-from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, StreamOutput, Usage
+from .outputs import CompletionOutput, DraftRecord, Logprob, RequestMetrics, RequestOutput, StreamOutput, Usage
 from .sampling_params import SamplingParams
+from .structured_outputs import StructuredOutputsParams
 
 _THINK_END = "</think>"
 
@@ -49,7 +50,11 @@ def _id_pointer(ids: Any, kept: List[Any]) -> Any:
 
 
 def fill_sampling(
-    sampling: _library.Sampling, params: SamplingParams, default_seed: Optional[int], kept: List[Any]
+    sampling: _library.Sampling,
+    params: SamplingParams,
+    chat: Optional[ChatPrompt],
+    default_seed: Optional[int],
+    kept: List[Any],
 ) -> None:
     """*kept holds what the structure points to."""
     for name in (
@@ -86,8 +91,13 @@ def fill_sampling(
         pairs = [_library.LogitBias(key, value) for key, value in params.logit_bias.items()]
         sampling.logit_bias, sampling.logit_bias_count = (_library.LogitBias * len(pairs))(*pairs), len(pairs)
         kept.append(sampling.logit_bias)
-    if params.so_args:
-        _fill_so_args(sampling.so_args, params.so_args, kept)
+    so_args = params.so_args
+    if isinstance(params.structured_outputs, StructuredOutputsParams):
+        so_args = params.structured_outputs.so_args(
+            chat.reasoning_end_token_id if chat is not None and chat.in_reasoning else None
+        )
+    if so_args:
+        _fill_so_args(sampling.so_args, so_args, kept)
 
 
 def _fill_so_args(target: _library.SoArgs, given: Any, kept: List[Any]) -> None:
@@ -153,12 +163,13 @@ class Splitter:
 class _Sample:
     """One answer as far as it is known."""
 
-    def __init__(self, index: int, chat: Optional[ChatPrompt], with_logprobs: bool) -> None:
+    def __init__(self, index: int, chat: Optional[ChatPrompt], params: SamplingParams) -> None:
         self.index = index
         self.text: List[str] = []
         self.reasoning: List[str] = []
         self.token_ids: List[int] = []
-        self.logprobs: Optional[List[Dict[int, Logprob]]] = [] if with_logprobs else None
+        self.logprobs: Optional[List[Dict[int, Logprob]]] = None if params.logprobs is None else []
+        self.drafts: Optional[List[DraftRecord]] = [] if params.draft_records else None
         self.cumulative = 0.0
         self.finish_reason: Optional[str] = None
         self.stop_reason: Any = None
@@ -180,6 +191,7 @@ class _Sample:
             stop_reason=self.stop_reason,
             reasoning="".join(self.reasoning) if splitter and splitter.reasoning_tokens else None,
             logits_hash=self.logits_hash,
+            drafts=None if self.drafts is None else list(self.drafts),
         )
 
 
@@ -192,7 +204,7 @@ class Running:
         self.done = False
         self.was_cancelled = False
         self.failure: Optional[Exception] = None
-        self.samples = [_Sample(i, job.chat, job.params.logprobs is not None) for i in range(job.params.n)]
+        self.samples = [_Sample(i, job.chat, job.params) for i in range(job.params.n)]
         self.prompt_logprobs: Optional[List[Optional[Dict[int, Logprob]]]] = (
             None if job.params.prompt_logprobs is None else []
         )
@@ -220,20 +232,30 @@ class Running:
         params.id = job.request_id.encode("utf-8", "replace").replace(b"\0", b"")
         params.segments, params.segment_count = ctypes.pointer(segment), 1 if job.token_ids else 0
         params.priority, params.tenant, params.deadline_ms = job.priority, job.tenant, job.deadline_ms
+        params.draft_records = job.params.draft_records
         if job.chat and job.chat.in_reasoning:
             params.stop_arm_token_id = job.chat.reasoning_end_token_id
         try:
-            fill_sampling(params.sampling, job.params, job.default_seed, kept)
+            fill_sampling(params.sampling, job.params, job.chat, job.default_seed, kept)
             with self.engine.use() as engine:
                 if self.engine.library.di_submit(engine, byref(params), byref(self.handle), byref(error)) == 0:
                     return True
-            failure = _library.failure(error, job.where)
+            failure = self._failure(error)
             if getattr(failure, "code", "") == "queue_full":
                 return False
             self.fail(failure)
         except (TypeError, ValueError, RuntimeError) as problem:
             self.fail(problem)
         return True
+
+    def _failure(self, error: Error) -> Exception:
+        """The engine knows structured_outputs as so_args."""
+        failure = _library.failure(error, self.job.where)
+        param = getattr(failure, "param", None) or ""
+        if self.job.params.structured_outputs is None or not param.startswith("so_args"):
+            return failure
+        message = str(failure).replace("so_args.schema", "structured_outputs").replace("so_args", "structured_outputs")
+        return type(failure)(message, getattr(failure, "code", ""), "structured_outputs")
 
     def fail(self, failure: Exception) -> None:
         self.failure, self.done = failure, True
@@ -281,14 +303,26 @@ class Running:
             entry = self._logprobs(event)
             sample.logprobs.append(entry)
             sample.cumulative += event.logprob
+        record = None
+        if sample.drafts is not None and event.drafts.count:
+            record = self._drafts(event.drafts)
+            sample.drafts.append(record)
         if self.pieces is not None:
-            self.pieces.append(
-                StreamOutput(self.job.request_id, sample.index, text, [token_id], [entry] if entry else None, reasoning)
-            )
+            logprobs = [entry] if entry else None
+            piece = StreamOutput(self.job.request_id, sample.index, text, [token_id], logprobs, reasoning)
+            piece.drafts = record
+            self.pieces.append(piece)
+
+    @staticmethod
+    def _drafts(record: Any) -> DraftRecord:
+        confidence = record.confidence[: record.count] if record.confidence else []
+        return DraftRecord(record.position, record.token_ids[: record.count], record.accepted, confidence)
 
     def _take_finish(self, event: Any) -> None:
         sample = self.samples[event.sample]
         text, reasoning = self._text(event), ""
+        if event.stop_string is not None and self.job.params.include_stop_str_in_output:
+            text += event.stop_string.decode("utf-8", "replace")
         if sample.splitter:
             reasoning, text = sample.splitter.finish(text)
         self._add(sample, text, reasoning)
@@ -330,7 +364,7 @@ class Running:
             return
         self.done = True
         if event.status:
-            self.failure = _library.failure(event.error, self.job.where)
+            self.failure = self._failure(event.error)
         self.free()
 
     @staticmethod

@@ -10,7 +10,7 @@ import os
 import pathlib
 import time
 from array import array
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 from . import _inputs
 from ._engine import Engine, ModelInfo
@@ -43,6 +43,7 @@ class LLM:
     thinking                chat with reasoning: True, False, None = the model's default
     reasoning_effort        "low", "high", "max" or 1 .. 100
     generation_config       "none", or "model": the model's temperature and top_p where no SamplingParams are given
+    spec                    drafts: "auto", 1 .. 8 or "off"; they change the speed and no token
 
     Every other option of docs/configuration.md goes by its name with underscores: threads, cpu_isa, chunk, cache_ram,
     cache_dir, max_queue, ... What is not given comes from DEEPINFER_* variables, the file that `config` names and the
@@ -66,6 +67,7 @@ class LLM:
         threads: Optional[int] = None,
         cache_dir: Union[str, "os.PathLike[str]", None] = None,
         cache_ram: Union[str, int, None] = None,
+        spec: Union[str, int, None] = None,
         **options: Union[str, int, float, bool, None],
     ) -> None:
         if model is not None and not isinstance(model, (str, os.PathLike)):
@@ -88,6 +90,7 @@ class LLM:
             "generation_config": generation_config,
             "cache_dir": cache_dir,
             "cache_ram": cache_ram,
+            "spec": spec,
             **options,
         }
         self._engine = Engine(None if model is None else os.fspath(model), given)
@@ -188,6 +191,7 @@ class LLM:
         reasoning_effort: Union[str, int, None] = None,
         tools: Optional[Sequence[Any]] = None,
         continue_final_message: bool = False,
+        chat_template_kwargs: Optional[Mapping[str, Any]] = None,
         use_tqdm: ProgressBar = True,
         priority: Union[int, Sequence[int]] = 0,
         tenant: Optional[str] = None,
@@ -198,9 +202,11 @@ class LLM:
 
         thinking, reasoning_effort: as in the constructor, for these conversations. The reasoning comes in
         `outputs[i].reasoning`, the answer in `outputs[i].text`. continue_final_message: the last message, an
-        assistant's, is continued. The other parameters are those of generate.
+        assistant's, is continued. chat_template_kwargs: {"thinking"} or {"enable_thinking"}, as vLLM has them. The
+        other parameters are those of generate.
         """
         self._engine.check()
+        thinking = _inputs.template_thinking(chat_template_kwargs, thinking)
         listed = _inputs.conversations(messages)
 
         def prepare(index: int, job: Job) -> None:

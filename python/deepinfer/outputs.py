@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional, Union
 
-__all__ = ["CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput", "ScoreOutput", "StreamOutput", "Usage"]
+__all__ = [
+    "CompletionOutput",
+    "DraftRecord",
+    "Logprob",
+    "RequestMetrics",
+    "RequestOutput",
+    "ScoreOutput",
+    "StreamOutput",
+    "Usage",
+]
 
 
 @dataclasses.dataclass
@@ -43,6 +52,20 @@ class RequestMetrics:
 
 
 @dataclasses.dataclass
+class DraftRecord:
+    """What became of the drafts of one step."""
+
+    position: int
+    """Of the first draft, in prompt and answer together."""
+    drafted: List[int]
+    """Ids that were guessed and went through the model."""
+    accepted: int
+    """So many of them, from the first on, were what the sampler chose."""
+    confidence: List[float]
+    """Chance of each to be right if those before it are; empty when drafts come from prompt look-up."""
+
+
+@dataclasses.dataclass
 class CompletionOutput:
     """One answer."""
 
@@ -62,6 +85,8 @@ class CompletionOutput:
     """After chat: the reasoning before the answer, if there was any."""
     logits_hash: Optional[str] = None
     """16 hexadecimal digits, if it was asked for."""
+    drafts: Optional[List[DraftRecord]] = None
+    """One for each step that had drafts, if they were asked for."""
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -110,6 +135,8 @@ class StreamOutput:
     reasoning: str = ""
     finish_reason: Optional[str] = None
     stop_reason: Optional[Union[int, str]] = None
+    drafts: Optional[DraftRecord] = None
+    """Of the step whose first token this is."""
 
 
 @dataclasses.dataclass

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from ._names import nearest, strict_names
 from .errors import ParameterError
+from .structured_outputs import StructuredOutputsParams, as_params
 
 __all__ = ["SamplingParams"]
 
@@ -134,6 +135,13 @@ class SamplingParams:
     json also a dict); "trigger_token_ids"?, "bound_token_id"?, "trigger_required"?}."""
     logits_hash: bool = False
     """Report the 64-bit hash over all logits."""
+    structured_outputs: Optional[Union[StructuredOutputsParams, Mapping[str, Any]]] = None
+    """What the answer must look like, in vLLM's words: json, regex, choice, grammar or json_object. In a chat that begins
+    with reasoning it binds the answer behind it."""
+    include_stop_str_in_output: bool = False
+    """The stop string that ended an answer belongs to its text."""
+    draft_records: bool = False
+    """Report what became of drafts (LLM(spec=...)) in `drafts` of each answer."""
 
     def __post_init__(self) -> None:
         self.validate()
@@ -169,7 +177,12 @@ class SamplingParams:
         if self.so_args is not None:
             self.so_args = _so_args(self.so_args)
         self.ignore_eos = _flag("ignore_eos", self.ignore_eos)
-        self.logits_hash = _flag("logits_hash", self.logits_hash)
+        if self.structured_outputs is not None:
+            self.structured_outputs = as_params(self.structured_outputs)
+            if self.so_args is not None:
+                raise _wrong("structured_outputs", "and so_args exclude each other")
+        for name in ("logits_hash", "include_stop_str_in_output", "draft_records"):
+            setattr(self, name, _flag(name, getattr(self, name)))
 
     def _validate_stops(self) -> None:
         if isinstance(self.stop, str):

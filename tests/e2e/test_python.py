@@ -23,7 +23,7 @@ import python_case
 
 python_case.prepare()
 import deepinfer  # noqa: E402
-from deepinfer import LLM, AsyncLLM, SamplingParams  # noqa: E402
+from deepinfer import LLM, AsyncLLM, SamplingParams, StructuredOutputsParams  # noqa: E402
 
 NANO, TINY = common.NANO, common.TINY
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logits_hash=True)
@@ -290,6 +290,9 @@ class Calls(Engines):
         ended = self.llm.generate("Hello", SamplingParams(max_tokens=8, golden_token_ids=[5, 1]))[0].outputs[0]
         self.assertEqual((ended.finish_reason, ended.stop_reason, ended.token_ids), ("stop", None, [5, 1]))
 
+        ended = self.llm.generate("Hello", SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, stop=letter, include_stop_str_in_output=True))
+        self.assertEqual(ended[0].outputs[0].text, free.text[: free.text.index(letter) + 1])
+
     def test_one_failure_does_not_end_the_batch_unless_wanted(self):
         prompts = ["Hello", [704], "Hello"]
         self.refused(ValueError, "prompts[1]", "703", self.llm.generate, prompts, GREEDY)
@@ -498,6 +501,71 @@ class States(Engines):
             self.assertIn(path, str(caught.exception))
 
 
+class Tiny(common.Case):
+    """What the small model of the other tests has no words for."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.llm = LLM(TINY, spec=4, max_model_len=2048)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.llm.close()
+
+    def test_structured_outputs(self):
+        schema = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+                  "required": ["city", "days"], "additionalProperties": False}
+        messages = [{"role": "user", "content": "Plan a trip."}]
+
+        def ask(thinking=False, **given):
+            params = SamplingParams(temperature=1, seed=3, max_tokens=1200, structured_outputs=StructuredOutputsParams(**given))
+            return self.llm.chat(messages, params, chat_template_kwargs={"enable_thinking": thinking}, use_tqdm=False)[0].outputs[0]
+
+        for thinking in (False, True):
+            answer = ask(thinking, json=schema)
+            self.assertEqual((answer.finish_reason, answer.reasoning is not None), ("stop", thinking))
+            value = json.loads(answer.text)
+            self.assertIn(value["city"], ("Rome", "Oslo"))
+            self.assertIn(value["days"], range(1, 10))
+        self.assertEqual(list(json.loads(ask(json=json.dumps(schema)).text)), ["city", "days"])
+        self.assertIn(ask(choice=["a.b", "c|d", "(e)"]).text, ("a.b", "c|d", "(e)"))
+        self.assertRegex(ask(regex="[a-c]{3}-[0-9]{2}").text, "^[a-c]{3}-[0-9]{2}$")
+        self.assertIn(ask(grammar='root ::= "yes" | "no"').text, ("yes", "no"))
+        params = SamplingParams(structured_outputs={"choice": ["yes", "no"]})
+        self.assertIn(self.llm.generate("Well", params, use_tqdm=False)[0].outputs[0].text, ("yes", "no"))
+        for wrong in ({"regex": "(a"}, {"json": {"type": "thing"}}):
+            with self.assertRaises(deepinfer.ParameterError) as caught:
+                self.llm.generate("Well", SamplingParams(structured_outputs=wrong), use_tqdm=False)
+            self.assertEqual(caught.exception.param, "structured_outputs")
+            self.assertNotIn("so_args", str(caught.exception))
+        with self.assertRaisesRegex(TypeError, "did you mean 'thinking'"):
+            self.llm.chat(messages, chat_template_kwargs={"thinkin": True})
+
+    def test_drafts(self):
+        params = SamplingParams(temperature=0.6, seed=5, n=2, max_tokens=40, ignore_eos=True, draft_records=True)
+        output = self.llm.generate("The table is booked for", params, use_tqdm=False)[0]
+        start, drafted, accepted = len(output.prompt_token_ids), 0, 0
+        for answer in output.outputs:
+            for record in answer.drafts:
+                at = record.position - start
+                self.assertEqual(record.drafted[: record.accepted], answer.token_ids[at : at + record.accepted])
+                self.assertEqual(len(record.confidence), len(record.drafted))
+                drafted, accepted = drafted + len(record.drafted), accepted + record.accepted
+        self.assertEqual((drafted, accepted), (output.usage.draft_tokens, output.usage.accepted_draft_tokens))
+        self.assertGreater(accepted, 3)
+        self.assertEqual(pickle.loads(pickle.dumps(output)), output)
+        with self.llm.stream("The table is booked for", params) as stream:
+            records = [(piece.index, piece.drafts) for piece in stream if piece.drafts]
+        for answer in output.outputs:
+            self.assertEqual([record for index, record in records if index == answer.index], answer.drafts)
+        params.draft_records = False
+        plain = self.llm.generate("The table is booked for", params, use_tqdm=False)[0]
+        self.assertIsNone(plain.outputs[0].drafts)
+        with LLM(TINY, max_model_len=2048) as slow:
+            without = slow.generate("The table is booked for", params, use_tqdm=False)[0]
+        self.assertEqual((without.usage.draft_tokens, [a.token_ids for a in without.outputs]), (0, [a.token_ids for a in output.outputs]))
+
+
 class Faults(Engines):
     def test_parameters_of_sampling(self):
         for name, value, kind, says in [
@@ -539,6 +607,15 @@ class Faults(Engines):
             ("so_args", {"schema_typ": "json"}, TypeError, "schema_type"),
             ("so_args", {"schema_type": "xml", "schema": ""}, ValueError, "ebnf"),
             ("logits_hash", None, TypeError, "True or False"),
+            ("include_stop_str_in_output", 1, TypeError, "True or False"),
+            ("draft_records", "yes", TypeError, "True or False"),
+            ("structured_outputs", "json", TypeError, "mapping"),
+            ("structured_outputs", {"jsn": {}}, TypeError, "did you mean 'json'"),
+            ("structured_outputs", {}, ValueError, "it has none"),
+            ("structured_outputs", {"json": {}, "regex": "a"}, ValueError, "json and regex"),
+            ("structured_outputs", {"choice": "ab"}, TypeError, "sequence of str"),
+            ("structured_outputs", {"choice": ["a", ""]}, ValueError, "no text of it"),
+            ("structured_outputs", {"regex": 5}, TypeError, "str"),
         ]:
             with self.subTest(name=name, value=value):
                 self.refused(kind, None, says, SamplingParams, **{name: value})
@@ -547,6 +624,9 @@ class Faults(Engines):
         self.refused(TypeError, None, "did you mean 'temperature'", SamplingParams, temprature=1)
         self.refused(TypeError, None, "best_of", SamplingParams, best_of=1)
         self.refused(ValueError, "seed", "the same", SamplingParams, seed=1, seq_seed=2)
+        both = {"structured_outputs": {"json_object": True}, "so_args": {"schema_type": "json_object"}}
+        self.refused(ValueError, "structured_outputs", "exclude", SamplingParams, **both)
+        self.refused(TypeError, None, "did you mean 'regex'", StructuredOutputsParams, regx="a")
         self.refused(ValueError, "min_tokens", "max_tokens", SamplingParams, min_tokens=2, max_tokens=1)
         changed = SamplingParams()
         changed.top_p = 7
