@@ -172,7 +172,7 @@ def template_thinking(given: Any, thinking: Optional[bool]) -> Optional[bool]:
     known = ("thinking", "enable_thinking")
     for name, value in given.items():
         if name not in known:
-            raise TypeError(f"chat_template_kwargs has a member {name!r}, which is not known{nearest(str(name), known)}")
+            raise TypeError(f"chat_template_kwargs has no member {name!r}{nearest(str(name), known)}")
         if not isinstance(value, bool):
             raise TypeError(f"chat_template_kwargs[{name!r}] must be a bool, not {type(value).__name__}")
     if thinking is not None or not given:

@@ -136,8 +136,8 @@ class SamplingParams:
     logits_hash: bool = False
     """Report the 64-bit hash over all logits."""
     structured_outputs: Optional[Union[StructuredOutputsParams, Mapping[str, Any]]] = None
-    """What the answer must look like, in vLLM's words: json, regex, choice, grammar or json_object. In a chat that begins
-    with reasoning it binds the answer behind it."""
+    """What the answer must look like, in vLLM's words: json, regex, choice, grammar or json_object. In a chat that
+    begins with reasoning it binds the answer behind it."""
     include_stop_str_in_output: bool = False
     """The stop string that ended an answer belongs to its text."""
     draft_records: bool = False

@@ -1,4 +1,4 @@
-/* Texts that the models were trained on. Every byte counts; tests/unit/test_recipe_literals.c holds their hashes. */
+/* Texts that the models were trained on. Every byte counts; tests/unit/test_recipe_examples.c holds their hashes. */
 #include "recipe/recipe_internal.h"
 
 const char di_effort_absolute[] =
@@ -22,59 +22,65 @@ const char di_effort_beyond[] =
 const char di_effort_number[] =
     "Reasoning Effort: %d (range 1-100, the higher the value, the more thorough the reasoning)\n\n";
 
-const char di_tools_head_v4[] =
-    "## Tools\n"
+/* The profiles differ in what stands between the mark and a tag's name, and in the name of the block. */
+#define TOOLS_HEAD(gap, block)                                                                                         \
+    "## Tools\n"                                                                                                       \
+    "\n"                                                                                                               \
+    "You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "         \
+    "\"<｜DSML｜" gap block ">\" block like the following:\n"                                                          \
+    "\n"                                                                                                               \
+    "<｜DSML｜" gap block ">\n"                                                                                        \
+    "<｜DSML｜" gap "invoke name=\"$TOOL_NAME\">\n"                                                                    \
+    "<｜DSML｜" gap "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE</｜DSML｜" gap          \
+    "parameter>\n"                                                                                                     \
+    "...\n"                                                                                                            \
+    "</｜DSML｜" gap "invoke>\n"                                                                                       \
+    "<｜DSML｜" gap "invoke name=\"$TOOL_NAME2\">\n"                                                                   \
+    "...\n"                                                                                                            \
+    "</｜DSML｜" gap "invoke>\n"                                                                                       \
+    "</｜DSML｜" gap block ">\n"                                                                                       \
+    "\n"                                                                                                               \
+    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, "            \
+    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\n"                          \
+    "\n"                                                                                                               \
+    "If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside "              \
+    "<think>...</think> BEFORE any tool calls or final response.\n"                                                    \
+    "\n"                                                                                                               \
+    "Otherwise, output directly after </think> with tool calls or final response.\n"                                   \
+    "\n"                                                                                                               \
+    "### Available Tool Schemas\n"                                                                                     \
     "\n"
-    "You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "
-    "\"<｜DSML｜tool_calls>\" block like the following:\n"
-    "\n"
-    "<｜DSML｜tool_calls>\n"
-    "<｜DSML｜invoke name=\"$TOOL_NAME\">\n"
-    "<｜DSML｜parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE</｜DSML｜parameter>\n"
-    "...\n"
-    "</｜DSML｜invoke>\n"
-    "<｜DSML｜invoke name=\"$TOOL_NAME2\">\n"
-    "...\n"
-    "</｜DSML｜invoke>\n"
-    "</｜DSML｜tool_calls>\n"
-    "\n"
-    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, "
-    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\n"
-    "\n"
-    "If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside "
-    "<think>...</think> BEFORE any tool calls or final response.\n"
-    "\n"
-    "Otherwise, output directly after </think> with tool calls or final response.\n"
-    "\n"
-    "### Available Tool Schemas\n"
-    "\n";
 
-const char di_tools_head_v41[] =
-    "## Tools\n"
+/* The profiles differ in the name of the block and in what stands before the names within. */
+#define TOOLS_HEAD(block, mark)                                                                                        \
+    "## Tools\n"                                                                                                       \
+    "\n"                                                                                                               \
+    "You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "         \
+    "\"<" block ">\" block like the following:\n"                                                                      \
+    "\n"                                                                                                               \
+    "<" block ">\n"                                                                                                    \
+    "<" mark "invoke name=\"$TOOL_NAME\">\n"                                                                           \
+    "<" mark "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE</" mark "parameter>\n"         \
+    "...\n"                                                                                                            \
+    "</" mark "invoke>\n"                                                                                              \
+    "<" mark "invoke name=\"$TOOL_NAME2\">\n"                                                                          \
+    "...\n"                                                                                                            \
+    "</" mark "invoke>\n"                                                                                              \
+    "</" block ">\n"                                                                                                   \
+    "\n"                                                                                                               \
+    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, "            \
+    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\n"                          \
+    "\n"                                                                                                               \
+    "If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside "              \
+    "<think>...</think> BEFORE any tool calls or final response.\n"                                                    \
+    "\n"                                                                                                               \
+    "Otherwise, output directly after </think> with tool calls or final response.\n"                                   \
+    "\n"                                                                                                               \
+    "### Available Tool Schemas\n"                                                                                     \
     "\n"
-    "You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "
-    "\"<｜DSML｜ calls>\" block like the following:\n"
-    "\n"
-    "<｜DSML｜ calls>\n"
-    "<｜DSML｜ invoke name=\"$TOOL_NAME\">\n"
-    "<｜DSML｜ parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE</｜DSML｜ parameter>\n"
-    "...\n"
-    "</｜DSML｜ invoke>\n"
-    "<｜DSML｜ invoke name=\"$TOOL_NAME2\">\n"
-    "...\n"
-    "</｜DSML｜ invoke>\n"
-    "</｜DSML｜ calls>\n"
-    "\n"
-    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, "
-    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\n"
-    "\n"
-    "If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside "
-    "<think>...</think> BEFORE any tool calls or final response.\n"
-    "\n"
-    "Otherwise, output directly after </think> with tool calls or final response.\n"
-    "\n"
-    "### Available Tool Schemas\n"
-    "\n";
+
+const char di_tools_head_v4[] = TOOLS_HEAD("｜DSML｜tool_calls", "｜DSML｜");
+const char di_tools_head_v41[] = TOOLS_HEAD("｜DSML｜ calls", "｜DSML｜ ");
 
 const char di_tools_tail[] =
     "\n"

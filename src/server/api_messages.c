@@ -33,13 +33,6 @@ static const char *stop_reason(const di_reply_choice *choice) {
     }
 }
 
-static void event_begin(di_reply *reply, di_json_writer *writer, const char *type) {
-    di_text_clear(&reply->scratch);
-    di_json_begin(writer, &reply->scratch);
-    di_json_object_begin(writer);
-    di_put_string(writer, "type", type);
-}
-
 static void event_end(di_reply *reply, di_json_writer *writer, const char *type) {
     di_json_object_end(writer);
     di_reply_send(reply, type, &reply->scratch);
@@ -65,7 +58,7 @@ static void messages_begin(di_reply *reply) {
 
 static void messages_prompt(di_reply *reply) {
     di_json_writer writer;
-    event_begin(reply, &writer, "message_start");
+    di_reply_event_begin(reply, &writer, "message_start");
     di_json_key(&writer, "message");
     di_json_object_begin(&writer);
     write_message_head(reply, &writer);
@@ -83,7 +76,7 @@ static void messages_prompt(di_reply *reply) {
 static void delta(di_reply *reply, const di_reply_choice *choice, const char *type, const char *key, const char *text,
                   size_t length) {
     di_json_writer writer;
-    event_begin(reply, &writer, "content_block_delta");
+    di_reply_event_begin(reply, &writer, "content_block_delta");
     di_put_unsigned(&writer, "index", choice->opened - 1);
     di_json_key(&writer, "delta");
     di_json_object_begin(&writer);
@@ -103,7 +96,7 @@ static void close_block(di_reply *reply, di_reply_choice *choice) {
     }
     choice->open = DI_ITEM_NONE;
     di_json_writer writer;
-    event_begin(reply, &writer, "content_block_stop");
+    di_reply_event_begin(reply, &writer, "content_block_stop");
     di_put_unsigned(&writer, "index", choice->opened - 1);
     event_end(reply, &writer, "content_block_stop");
 }
@@ -132,13 +125,13 @@ static void open_block(di_reply *reply, di_reply_choice *choice, di_reply_item i
     close_block(reply, choice);
     choice->open = item;
     di_json_writer writer;
-    event_begin(reply, &writer, "content_block_start");
+    di_reply_event_begin(reply, &writer, "content_block_start");
     di_put_unsigned(&writer, "index", choice->opened);
     di_json_key(&writer, "content_block");
     write_block(&writer, part);
     event_end(reply, &writer, "content_block_start");
     if (choice->opened++ == 0) {
-        event_begin(reply, &writer, "ping");
+        di_reply_event_begin(reply, &writer, "ping");
         event_end(reply, &writer, "ping");
     }
 }
@@ -170,7 +163,7 @@ static void messages_part(di_reply *reply, di_reply_choice *choice, const di_par
 static void messages_finish(di_reply *reply, di_reply_choice *choice) {
     close_block(reply, choice);
     di_json_writer writer;
-    event_begin(reply, &writer, "message_delta");
+    di_reply_event_begin(reply, &writer, "message_delta");
     di_json_key(&writer, "delta");
     di_json_object_begin(&writer);
     di_put_string(&writer, "stop_reason", stop_reason(choice));
@@ -182,7 +175,7 @@ static void messages_finish(di_reply *reply, di_reply_choice *choice) {
 
 static void messages_end(di_reply *reply) {
     di_json_writer writer;
-    event_begin(reply, &writer, "message_stop");
+    di_reply_event_begin(reply, &writer, "message_stop");
     event_end(reply, &writer, "message_stop");
 }
 

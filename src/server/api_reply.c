@@ -266,6 +266,13 @@ void di_reply_error(di_reply *reply, const di_error *error, int http_status) {
 
 /* --------------------------------------------------------------------------------------------- shared writing */
 
+void di_reply_event_begin(di_reply *reply, di_json_writer *writer, const char *type) {
+    di_text_clear(&reply->scratch);
+    di_json_begin(writer, &reply->scratch);
+    di_json_object_begin(writer);
+    di_put_string(writer, "type", type);
+}
+
 void di_reply_send(di_reply *reply, const char *event, const di_text *json) {
     if (event) di_text_printf(&reply->out, "event: %s\n", event);
     di_text_puts(&reply->out, "data: ");

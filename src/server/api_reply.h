@@ -123,6 +123,8 @@ void di_reply_write_list(di_json_writer *writer, di_reply_list *list, bool unsen
 bool di_reply_has_unsent(const di_reply_list *list);
 /* {"prompt_tokens", ...}: the usage of chat and completions. */
 void di_reply_write_usage(const di_reply *reply, di_json_writer *writer);
+/* Begins {"type": TYPE, ... in the reply's scratch, where di_reply_send takes it from. */
+void di_reply_event_begin(di_reply *reply, di_json_writer *writer, const char *type);
 void di_reply_send(di_reply *reply, const char *event, const di_text *json); /* one event; event NULL = data only */
 
 /* What clients get with reasoning and send back with it: a digest of the reasoning and of the fingerprint, so that the

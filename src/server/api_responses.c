@@ -287,13 +287,6 @@ static void write_response(const di_reply *reply, di_json_writer *writer, stage 
 
 /* ------------------------------------------------------------------------------------------------------ events */
 
-static void event_begin(di_reply *reply, di_json_writer *writer, const char *type) {
-    di_text_clear(&reply->scratch);
-    di_json_begin(writer, &reply->scratch);
-    di_json_object_begin(writer);
-    di_put_string(writer, "type", type);
-}
-
 static void event_end(di_reply *reply, di_json_writer *writer, const char *type) {
     di_put_unsigned(writer, "sequence_number", reply->sequence++);
     di_json_object_end(writer);
@@ -302,7 +295,7 @@ static void event_end(di_reply *reply, di_json_writer *writer, const char *type)
 
 static void response_event(di_reply *reply, const char *type, stage at, const di_error *error) {
     di_json_writer writer;
-    event_begin(reply, &writer, type);
+    di_reply_event_begin(reply, &writer, type);
     di_json_key(&writer, "response");
     write_response(reply, &writer, at, error);
     event_end(reply, &writer, type);
@@ -310,7 +303,7 @@ static void response_event(di_reply *reply, const char *type, stage at, const di
 
 static void item_event(di_reply *reply, const char *type, const item *at, const char *status, bool empty) {
     di_json_writer writer;
-    event_begin(reply, &writer, type);
+    di_reply_event_begin(reply, &writer, type);
     di_json_key(&writer, "item");
     write_item(reply, &writer, at, status, empty);
     di_put_unsigned(&writer, "output_index", at->index);
@@ -331,7 +324,7 @@ static void write_place(const di_reply *reply, di_json_writer *writer, const ite
 static void part_event(di_reply *reply, const char *type, const item *at, const di_text *text) {
     char id[ITEM_ID_BYTES];
     di_json_writer writer;
-    event_begin(reply, &writer, type);
+    di_reply_event_begin(reply, &writer, type);
     di_put_unsigned(&writer, "content_index", 0);
     di_put_string(&writer, "item_id", item_id(reply, at, id, sizeof id));
     di_put_unsigned(&writer, "output_index", at->index);
@@ -354,7 +347,7 @@ static const char *delta_type(const item *at) {
 static void delta_event(di_reply *reply, const item *at, const char *text, size_t length) {
     const char *type = delta_type(at);
     di_json_writer writer;
-    event_begin(reply, &writer, type);
+    di_reply_event_begin(reply, &writer, type);
     if (at->kind != DI_ITEM_CALL) di_put_unsigned(&writer, "content_index", 0);
     di_json_key(&writer, "delta");
     if (is_custom(at))
@@ -373,7 +366,7 @@ static void done_event(di_reply *reply, const item *at) {
                        : is_custom(at)               ? "response.custom_tool_call_input.done"
                                                      : "response.function_call_arguments.done";
     di_json_writer writer;
-    event_begin(reply, &writer, type);
+    di_reply_event_begin(reply, &writer, type);
     if (at->call) {
         di_json_key(&writer, is_custom(at) ? "input" : "arguments");
         if (is_custom(at))
