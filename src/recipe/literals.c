@@ -22,35 +22,6 @@ const char di_effort_beyond[] =
 const char di_effort_number[] =
     "Reasoning Effort: %d (range 1-100, the higher the value, the more thorough the reasoning)\n\n";
 
-/* The profiles differ in what stands between the mark and a tag's name, and in the name of the block. */
-#define TOOLS_HEAD(gap, block)                                                                                         \
-    "## Tools\n"                                                                                                       \
-    "\n"                                                                                                               \
-    "You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "         \
-    "\"<｜DSML｜" gap block ">\" block like the following:\n"                                                          \
-    "\n"                                                                                                               \
-    "<｜DSML｜" gap block ">\n"                                                                                        \
-    "<｜DSML｜" gap "invoke name=\"$TOOL_NAME\">\n"                                                                    \
-    "<｜DSML｜" gap "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE</｜DSML｜" gap          \
-    "parameter>\n"                                                                                                     \
-    "...\n"                                                                                                            \
-    "</｜DSML｜" gap "invoke>\n"                                                                                       \
-    "<｜DSML｜" gap "invoke name=\"$TOOL_NAME2\">\n"                                                                   \
-    "...\n"                                                                                                            \
-    "</｜DSML｜" gap "invoke>\n"                                                                                       \
-    "</｜DSML｜" gap block ">\n"                                                                                       \
-    "\n"                                                                                                               \
-    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, "            \
-    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\n"                          \
-    "\n"                                                                                                               \
-    "If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside "              \
-    "<think>...</think> BEFORE any tool calls or final response.\n"                                                    \
-    "\n"                                                                                                               \
-    "Otherwise, output directly after </think> with tool calls or final response.\n"                                   \
-    "\n"                                                                                                               \
-    "### Available Tool Schemas\n"                                                                                     \
-    "\n"
-
 /* The profiles differ in the name of the block and in what stands before the names within. */
 #define TOOLS_HEAD(block, mark)                                                                                        \
     "## Tools\n"                                                                                                       \
