@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "recipe/recipe_internal.h"
+#include "support/recipes.h"
 #include "support/sha256.h"
 
 #include <string.h>
@@ -17,11 +18,7 @@ static di_recipe recipes[3];
 
 static int set_up(void **state) {
     (void)state;
-    di_tokenizer *tokenizer;
-    if (di_tokenizer_load(DI_SOURCE_DIR "/models/tiny", &tokenizer, NULL) != DI_OK) return -1;
-    for (int i = 0; i < 3; i++)
-        if (di_recipe_open(tokenizer, (di_recipe_profile)i, NULL, &recipes[i], NULL) != DI_OK) return -1;
-    di_tokenizer_free(tokenizer);
+    for (int i = 0; i < 3; i++) recipes[i] = di_recipe_over(NULL, (di_recipe_profile)i);
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "recipe/recipe.h"
+#include "support/recipes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,13 +55,11 @@ static void answer(const di_recipe *recipes, const char *text, size_t length, di
     options.images = options.pass_unknown = true;
     di_status status = di_json_parse(arena, text, length, 0, &line, &error);
     if (status == DI_OK) {
-        const di_json *api = di_json_get(line, "api"), *request = di_json_get(line, "request");
+        const di_json *request = di_json_get(line, "request");
         di_recipe_profile profile = DI_RECIPE_V41;
-        di_flavour flavour = di_json_string_is(api, "chat")       ? DI_FLAVOUR_CHAT
-                             : di_json_string_is(api, "messages") ? DI_FLAVOUR_MESSAGES
-                                                                  : DI_FLAVOUR_RESPONSES;
         status = di_recipe_profile_parse(di_json_get(line, "profile")->text, &profile, &error);
-        if (status == DI_OK) status = di_recipe_parse_request(arena, flavour, request, &conversation, &options, &error);
+        if (status == DI_OK)
+            status = di_recipe_parse_request(arena, di_line_flavour(line), request, &conversation, &options, &error);
         if (status == DI_OK)
             status = di_recipe_render(&recipes[profile], &conversation, &options, arena, &prompt, &error);
     }
@@ -83,11 +82,7 @@ static di_recipe recipes[3];
 
 static int set_up(void **state) {
     (void)state;
-    di_tokenizer *tokenizer;
-    if (di_tokenizer_load(DI_SOURCE_DIR "/models/tiny", &tokenizer, NULL) != DI_OK) return -1;
-    for (int i = 0; i < 3; i++)
-        if (di_recipe_open(tokenizer, (di_recipe_profile)i, NULL, &recipes[i], NULL) != DI_OK) return -1;
-    di_tokenizer_free(tokenizer);
+    for (int i = 0; i < 3; i++) recipes[i] = di_recipe_over(NULL, (di_recipe_profile)i);
     return 0;
 }
 

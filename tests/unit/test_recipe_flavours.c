@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "recipe/recipe.h"
+#include "support/recipes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,19 +17,36 @@ static di_recipe recipe;
 
 static int set_up(void **state) {
     (void)state;
-    di_tokenizer *tokenizer;
-    if (di_tokenizer_load(DI_SOURCE_DIR "/models/tiny", &tokenizer, NULL) != DI_OK) return -1;
-    if (di_recipe_open(tokenizer, DI_RECIPE_V41, NULL, &recipe, NULL) != DI_OK) return -1;
-    di_tokenizer_free(tokenizer);
+    recipe = di_recipe_over(NULL, DI_RECIPE_V41);
     return 0;
 }
 
-static di_status render(di_arena *arena, di_flavour flavour, const char *text, di_conversation *conversation,
-                        di_recipe_options *options, di_prompt *prompt, di_error *error) {
+/* A request and what became of it. */
+typedef struct asked {
+    di_arena *arena;
+    di_recipe_options options;
+    di_conversation conversation;
+    di_prompt prompt;
+    di_status status;
+    di_error error;
+} asked;
+
+static void ask(asked *a, int flavour, const char *text, bool forced_thought) {
     const di_json *request;
-    if (di_json_parse(arena, text, strlen(text), 0, &request, error) != DI_OK) fail_msg("%s: %s", text, error->message);
-    di_status status = di_recipe_parse_request(arena, flavour, request, conversation, options, error);
-    return status == DI_OK ? di_recipe_render(&recipe, conversation, options, arena, prompt, error) : status;
+    *a = (asked){.arena = di_arena_new(0)};
+    di_recipe_options_default(&a->options);
+    a->options.forced_thought = forced_thought;
+    if (di_json_parse(a->arena, text, strlen(text), 0, &request, &a->error) != DI_OK)
+        fail_msg("%s: %s", text, a->error.message);
+    a->status =
+        di_recipe_parse_request(a->arena, (di_flavour)flavour, request, &a->conversation, &a->options, &a->error);
+    if (a->status == DI_OK)
+        a->status = di_recipe_render(&recipe, &a->conversation, &a->options, a->arena, &a->prompt, &a->error);
+}
+
+static void ask_accepted(asked *a, int flavour, const char *text) {
+    ask(a, flavour, text, false);
+    if (a->status != DI_OK) fail_msg("%s: %s", text, a->error.message);
 }
 
 #define U          "{\"role\":\"user\",\"content\":\"a\"}"
@@ -79,17 +97,10 @@ static void test_prompts(void **state) {
         {R, "{\"instructions\":\"\",\"input\":\"x\"" NONE "}", BOS "<｜User｜>x<｜Assistant｜></think>"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        di_arena *arena = di_arena_new(0);
-        di_conversation conversation;
-        di_recipe_options options;
-        di_prompt prompt;
-        di_error error = {0};
-        di_recipe_options_default(&options);
-        if (render(arena, (di_flavour)rows[i].flavour, rows[i].request, &conversation, &options, &prompt, &error) !=
-            DI_OK)
-            fail_msg("row %zu: %s", i, error.message);
-        assert_string_equal(prompt.text, rows[i].prompt);
-        di_arena_free(arena);
+        asked a;
+        ask_accepted(&a, rows[i].flavour, rows[i].request);
+        assert_string_equal(a.prompt.text, rows[i].prompt);
+        di_arena_free(a.arena);
     }
 }
 
@@ -181,18 +192,12 @@ static void test_refused(void **state) {
         {R, "{\"input\":\"x\",\"reasoning\":{\"effort\":5.5}}", "reasoning.effort", "5.5"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        di_arena *arena = di_arena_new(0);
-        di_conversation conversation;
-        di_recipe_options options;
-        di_prompt prompt;
-        di_error error = {0};
-        di_recipe_options_default(&options);
-        di_status status =
-            render(arena, (di_flavour)rows[i].flavour, rows[i].request, &conversation, &options, &prompt, &error);
-        if (status == DI_OK || di_status_http(status) != 400 || strcmp(error.param, rows[i].param) != 0 ||
-            !strstr(error.message, rows[i].says))
-            fail_msg("%s: %d, param \"%s\", \"%s\"", rows[i].request, (int)status, error.param, error.message);
-        di_arena_free(arena);
+        asked a;
+        ask(&a, rows[i].flavour, rows[i].request, false);
+        if (a.status == DI_OK || di_status_http(a.status) != 400 || strcmp(a.error.param, rows[i].param) != 0 ||
+            !strstr(a.error.message, rows[i].says))
+            fail_msg("%s: %d, param \"%s\", \"%s\"", rows[i].request, (int)a.status, a.error.param, a.error.message);
+        di_arena_free(a.arena);
     }
 }
 
@@ -220,19 +225,13 @@ static void test_choices(void **state) {
          DI_CONSTRAINT_NONE},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        di_arena *arena = di_arena_new(0);
-        di_conversation conversation;
-        di_recipe_options options;
-        di_prompt prompt;
-        di_error error = {0};
-        di_recipe_options_default(&options);
-        if (render(arena, DI_FLAVOUR_MESSAGES, rows[i].request, &conversation, &options, &prompt, &error) != DI_OK)
-            fail_msg("row %zu: %s", i, error.message);
-        assert_int_equal(conversation.choice, rows[i].choice);
-        assert_int_equal(conversation.one_call, rows[i].one_call);
-        assert_int_equal(prompt.constraint.kind, rows[i].constraint);
-        assert_int_equal(prompt.start == DI_START_CALLS, rows[i].constraint == DI_CONSTRAINT_FORCED_CALLS);
-        di_arena_free(arena);
+        asked a;
+        ask_accepted(&a, DI_FLAVOUR_MESSAGES, rows[i].request);
+        assert_int_equal(a.conversation.choice, rows[i].choice);
+        assert_int_equal(a.conversation.one_call, rows[i].one_call);
+        assert_int_equal(a.prompt.constraint.kind, rows[i].constraint);
+        assert_int_equal(a.prompt.start == DI_START_CALLS, rows[i].constraint == DI_CONSTRAINT_FORCED_CALLS);
+        di_arena_free(a.arena);
     }
     assert_true(di_recipe_reads(DI_FLAVOUR_CHAT, "messages"));
     assert_true(di_recipe_reads(DI_FLAVOUR_RESPONSES, "input"));
@@ -243,26 +242,20 @@ static void test_choices(void **state) {
 /* A forced call after reasoning is the caller's to enforce, so he has to say that he can. */
 static void test_forced_thought(void **state) {
     (void)state;
-    di_arena *arena = di_arena_new(0);
-    di_conversation conversation;
-    di_recipe_options options;
-    di_prompt prompt;
-    di_error error = {0};
-    di_recipe_options_default(&options);
-    options.forced_thought = true;
-    assert_int_equal(render(arena, DI_FLAVOUR_CHAT,
-                            "{\"messages\":[" U "],\"tools\":[{\"function\":{\"name\":\"t\",\"strict\":true}}],"
-                            "\"tool_choice\":\"required\",\"parallel_tool_calls\":false}",
-                            &conversation, &options, &prompt, &error),
-                     DI_OK);
-    assert_int_equal(prompt.start, DI_START_REASONING);
-    assert_int_equal(prompt.constraint.kind, DI_CONSTRAINT_FORCED_CALLS);
-    assert_true(prompt.constraint.after_thought && prompt.constraint.strict && prompt.constraint.one_call);
-    assert_string_equal(prompt.constraint.opener, "\n\n<｜DSML｜ calls>\n");
-    assert_int_equal(prompt.constraint.tool_count, 1);
-    assert_int_equal(prompt.stop_arm_token_id, recipe.ids[DI_CONTROL_THINK_END]);
-    assert_int_equal(prompt.stop_disarm_token_id, recipe.ids[DI_CONTROL_DSML]);
-    di_arena_free(arena);
+    asked a;
+    ask(&a, DI_FLAVOUR_CHAT,
+        "{\"messages\":[" U "],\"tools\":[{\"function\":{\"name\":\"t\",\"strict\":true}}],"
+        "\"tool_choice\":\"required\",\"parallel_tool_calls\":false}",
+        true);
+    assert_int_equal(a.status, DI_OK);
+    assert_int_equal(a.prompt.start, DI_START_REASONING);
+    assert_int_equal(a.prompt.constraint.kind, DI_CONSTRAINT_FORCED_CALLS);
+    assert_true(a.prompt.constraint.after_thought && a.prompt.constraint.strict && a.prompt.constraint.one_call);
+    assert_string_equal(a.prompt.constraint.opener, "\n\n<｜DSML｜ calls>\n");
+    assert_int_equal(a.prompt.constraint.tool_count, 1);
+    assert_int_equal(a.prompt.stop_arm_token_id, recipe.ids[DI_CONTROL_THINK_END]);
+    assert_int_equal(a.prompt.stop_disarm_token_id, recipe.ids[DI_CONTROL_DSML]);
+    di_arena_free(a.arena);
 }
 
 /* Keys keep their places; what is missing is appended, at every depth. */
@@ -299,28 +292,23 @@ static void test_strict(void **state) {
         {"{\"type\":\"object\",\"required\":5}", "array of property names"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        di_arena *arena = di_arena_new(0);
+        asked a;
         di_text request = {0};
-        di_conversation conversation;
-        di_recipe_options options;
-        di_prompt prompt;
-        di_error error = {0};
         di_text_printf(&request,
                        "{\"messages\":[" U "]" OFF ",\"tools\":[{\"function\":{\"name\":\"t\",\"strict\":true,"
                        "\"parameters\":%s}}]}",
                        rows[i].schema);
-        di_recipe_options_default(&options);
         bool refused = rows[i].shown[0] != '{' && rows[i].shown[0] != '"';
-        di_status status = render(arena, DI_FLAVOUR_CHAT, request.data, &conversation, &options, &prompt, &error);
+        ask(&a, DI_FLAVOUR_CHAT, request.data, false);
         if (refused) {
-            assert_int_equal(status, DI_ERR_INVALID_ARGUMENT);
-            assert_string_equal(error.param, "tools[0].function.parameters");
-            if (!strstr(error.message, rows[i].shown)) fail_msg("row %zu: %s", i, error.message);
-        } else if (status != DI_OK || !strstr(prompt.text, rows[i].shown)) {
-            fail_msg("row %zu: %s", i, status == DI_OK ? prompt.text : error.message);
+            assert_int_equal(a.status, DI_ERR_INVALID_ARGUMENT);
+            assert_string_equal(a.error.param, "tools[0].function.parameters");
+            if (!strstr(a.error.message, rows[i].shown)) fail_msg("row %zu: %s", i, a.error.message);
+        } else if (a.status != DI_OK || !strstr(a.prompt.text, rows[i].shown)) {
+            fail_msg("row %zu: %s", i, a.status == DI_OK ? a.prompt.text : a.error.message);
         }
         di_text_free(&request);
-        di_arena_free(arena);
+        di_arena_free(a.arena);
     }
 }
 

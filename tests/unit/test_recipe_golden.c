@@ -10,13 +10,13 @@
 #include <cmocka.h>
 
 #include "recipe/recipe.h"
+#include "support/json_lines.h"
+#include "support/recipes.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define REAL_TOKENIZER DI_SOURCE_DIR "/build/real_tokenizer/tokenizer.json"
+#define GOLDEN DI_TEST_DATA "/recipe-golden.jsonl"
 
 static di_tokenizer *tokenizer;
 static bool published;
@@ -24,13 +24,9 @@ static di_recipe recipes[3];
 
 static int set_up(void **state) {
     (void)state;
-    published = access(REAL_TOKENIZER, R_OK) == 0;
-    if (!published) print_message("[   NOTE   ] no %s: prompts are compared as text, not as ids\n", REAL_TOKENIZER);
-    di_error error = {0};
-    if (di_tokenizer_load(published ? REAL_TOKENIZER : DI_SOURCE_DIR "/models/tiny", &tokenizer, &error) != DI_OK)
-        return -1;
+    tokenizer = di_chat_tokenizer(&published);
     for (int profile = 0; profile < 3; profile++)
-        if (di_recipe_open(tokenizer, (di_recipe_profile)profile, NULL, &recipes[profile], &error) != DI_OK) return -1;
+        recipes[profile] = di_recipe_over(tokenizer, (di_recipe_profile)profile);
     return 0;
 }
 
@@ -44,12 +40,6 @@ static bool is(const di_json *line, const char *member, const char *text) {
     return di_json_string_is(di_json_get(line, member), text);
 }
 
-static di_flavour flavour_of(const di_json *line) {
-    return is(line, "api", "chat")       ? DI_FLAVOUR_CHAT
-           : is(line, "api", "messages") ? DI_FLAVOUR_MESSAGES
-                                         : DI_FLAVOUR_RESPONSES;
-}
-
 static di_status render(di_arena *arena, const di_json *line, di_conversation *conversation, di_prompt *prompt,
                         di_error *error) {
     di_recipe_options options;
@@ -57,8 +47,8 @@ static di_status render(di_arena *arena, const di_json *line, di_conversation *c
     options.images = true;
     options.pass_unknown = true;
     const di_recipe *recipe = &recipes[is(line, "profile", "v4") ? DI_RECIPE_V4_0731 : DI_RECIPE_V41];
-    di_status status =
-        di_recipe_parse_request(arena, flavour_of(line), di_json_get(line, "request"), conversation, &options, error);
+    di_status status = di_recipe_parse_request(arena, di_line_flavour(line), di_json_get(line, "request"), conversation,
+                                               &options, error);
     return status == DI_OK ? di_recipe_render(recipe, conversation, &options, arena, prompt, error) : status;
 }
 
@@ -140,7 +130,8 @@ static void check_parser(const di_json *line, const di_conversation *conversatio
         assert_string_equal(prompt->constraint.regex, di_json_get(constraint, "schema")->text);
 }
 
-static void check_prompt(di_arena *arena, const di_json *line) {
+static void check_prompt(void *arg, di_arena *arena, const di_json *line) {
+    (void)arg;
     const char *id = di_json_get(line, "id")->text;
     di_conversation conversation;
     di_prompt prompt;
@@ -160,7 +151,8 @@ static void check_prompt(di_arena *arena, const di_json *line) {
 
 /* ---------------------------------------------------------------------------------------------- refusals */
 
-static void check_refusal(di_arena *arena, const di_json *line) {
+static void check_refusal(void *arg, di_arena *arena, const di_json *line) {
+    (void)arg;
     /* Sampling is the server's. */
     static const char *const elsewhere[] = {"chat/n2", "chat/stop-empty"};
     const char *id = di_json_get(line, "id")->text;
@@ -179,39 +171,18 @@ static void check_refusal(di_arena *arena, const di_json *line) {
 
 /* ---------------------------------------------------------------------------------------------- the file */
 
-static void each_line(const char *kind, void (*check)(di_arena *, const di_json *), unsigned expected) {
-    char *text;
-    size_t length;
-    unsigned checked = 0;
-    assert_int_equal(di_read_file(DI_TEST_DATA "/recipe-golden.jsonl", 1u << 26, &text, &length, NULL), DI_OK);
-    di_arena *arena = di_arena_new(0);
-    for (char *at = text, *end; at < text + length; at = end + 1) {
-        const di_json *line;
-        end = memchr(at, '\n', (size_t)(text + length - at));
-        assert_non_null(end);
-        assert_int_equal(di_json_parse(arena, at, (size_t)(end - at), 0, &line, NULL), DI_OK);
-        if (is(line, "kind", kind)) {
-            check(arena, line);
-            checked++;
-        }
-        di_arena_reset(arena);
-    }
-    assert_int_equal(checked, expected);
-    di_arena_free(arena);
-    free(text);
-}
-
 static void test_prompts(void **state) {
     (void)state;
-    each_line("render", check_prompt, 113);
+    di_each_json_line(GOLDEN, "render", check_prompt, NULL, 113);
 }
 
 static void test_refusals(void **state) {
     (void)state;
-    each_line("render_error", check_refusal, 17);
+    di_each_json_line(GOLDEN, "render_error", check_refusal, NULL, 17);
 }
 
-static void check_image(di_arena *arena, const di_json *line) {
+static void check_image(void *arg, di_arena *arena, const di_json *line) {
+    (void)arg;
     (void)arena;
     uint64_t width, height, tokens;
     assert_true(di_json_uint64(di_json_get(line, "width"), &width));
@@ -222,7 +193,7 @@ static void check_image(di_arena *arena, const di_json *line) {
 
 static void test_images(void **state) {
     (void)state;
-    each_line("image_tokens", check_image, 15);
+    di_each_json_line(GOLDEN, "image_tokens", check_image, NULL, 15);
     assert_int_equal(di_recipe_image_positions(0, 5), 0);
     assert_int_equal(di_recipe_image_positions(5, 0), 0);
     assert_true(di_recipe_image_positions(1, UINT32_MAX) <= 1024);

@@ -9,14 +9,15 @@
 #include <cmocka.h>
 
 #include "recipe/parser.h"
+#include "support/json_lines.h"
+#include "support/recipes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define REAL_TOKENIZER DI_SOURCE_DIR "/build/real_tokenizer/tokenizer.json"
-#define D              "｜DSML｜"
+#define GOLDEN DI_TEST_DATA "/recipe-golden.jsonl"
+#define D      "｜DSML｜"
 
 static di_tokenizer *tokenizer;
 static bool published;
@@ -24,13 +25,8 @@ static di_recipe recipe;
 
 static int set_up(void **state) {
     (void)state;
-    di_error error = {0};
-    published = access(REAL_TOKENIZER, R_OK) == 0;
-    if (di_tokenizer_load(published ? REAL_TOKENIZER : DI_SOURCE_DIR "/models/tiny", &tokenizer, &error) != DI_OK ||
-        di_recipe_open(tokenizer, DI_RECIPE_V41, NULL, &recipe, &error) != DI_OK) {
-        print_error("%s\n", error.message);
-        return -1;
-    }
+    tokenizer = di_chat_tokenizer(&published);
+    recipe = di_recipe_over(tokenizer, DI_RECIPE_V41);
     return 0;
 }
 
@@ -212,13 +208,14 @@ static const struct {
     {"parse/cut-in-key", "R:|C:|T:clock:{\"zo...|length"},
 };
 
-static void check_parse(const di_json *line) {
+static void check_parse(void *arg, di_arena *arena, const di_json *line) {
+    (void)arg;
     /* Stop strings are the engine's; there is no content filter. */
     static const char *const elsewhere[] = {"parse/stop-string", "parse/stop-two-overlapping", "parse/content-filter"};
     const char *id = di_json_get(line, "id")->text;
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
         if (strcmp(id, elsewhere[i]) == 0) return;
-    setting s = {.arena = di_arena_new(0)};
+    setting s = {.arena = arena};
     prepare_json(&s, DI_FLAVOUR_CHAT, di_json_get(line, "request"));
     const di_json *text = di_json_get(line, "text");
     di_output_end how = is(line, "backend_finish", "length") ? DI_END_LENGTH : DI_END_EOS;
@@ -232,7 +229,6 @@ static void check_parse(const di_json *line) {
     if (strcmp(ours, expected) != 0) fail_msg("%s: %s, not %s", id, ours, expected);
     free(ours);
     free(expected);
-    di_arena_free(s.arena);
 }
 
 static int64_t integer(const di_json *node) {
@@ -242,9 +238,10 @@ static int64_t integer(const di_json *node) {
 }
 
 /* Ids of the published tokenizer, detokenised as the engine does it. */
-static void check_tokens(const di_json *line) {
+static void check_tokens(void *arg, di_arena *arena, const di_json *line) {
+    (void)arg;
     if (!published) return;
-    setting s = {.arena = di_arena_new(0)};
+    setting s = {.arena = arena};
     prepare_json(&s, DI_FLAVOUR_CHAT, di_json_get(line, "request"));
     run r;
     di_detokenizer detokenizer;
@@ -275,19 +272,15 @@ static void check_tokens(const di_json *line) {
     free(expected);
     done(&r);
     di_text_free(&text);
-    di_arena_free(s.arena);
 }
 
 /* The recorded streams: the same chunks give the recorded whole. */
-static void check_stream(const di_json *line) {
-    setting s = {.arena = di_arena_new(0)};
-    di_flavour flavour = is(line, "api", "chat")       ? DI_FLAVOUR_CHAT
-                         : is(line, "api", "messages") ? DI_FLAVOUR_MESSAGES
-                                                       : DI_FLAVOUR_RESPONSES;
-    prepare_json(&s, flavour, di_json_get(line, "request"));
+static void check_stream(void *arg, di_arena *arena, const di_json *line) {
+    (void)arg;
+    setting s = {.arena = arena};
+    prepare_json(&s, di_line_flavour(line), di_json_get(line, "request"));
     if (strstr(di_json_get(line, "id")->text, "chat-2") || strstr(di_json_get(line, "id")->text, "messages-4")) {
-        di_arena_free(s.arena); /* with stop strings */
-        return;
+        return; /* with stop strings */
     }
     run r;
     di_text all = {0};
@@ -310,36 +303,13 @@ static void check_stream(const di_json *line) {
     free(whole);
     done(&r);
     di_text_free(&all);
-    di_arena_free(s.arena);
-}
-
-static void each_line(const char *kind, void (*check)(const di_json *), unsigned expected) {
-    char *text;
-    size_t length;
-    unsigned checked = 0;
-    assert_int_equal(di_read_file(DI_TEST_DATA "/recipe-golden.jsonl", 1u << 26, &text, &length, NULL), DI_OK);
-    di_arena *arena = di_arena_new(0);
-    for (char *at = text, *end; at < text + length; at = end + 1) {
-        const di_json *line;
-        end = memchr(at, '\n', (size_t)(text + length - at));
-        assert_non_null(end);
-        assert_int_equal(di_json_parse(arena, at, (size_t)(end - at), 0, &line, NULL), DI_OK);
-        if (is(line, "kind", kind)) {
-            check(line);
-            checked++;
-        }
-        di_arena_reset(arena);
-    }
-    assert_int_equal(checked, expected);
-    di_arena_free(arena);
-    free(text);
 }
 
 static void test_golden(void **state) {
     (void)state;
-    each_line("parse", check_parse, 53);
-    each_line("parse_tokens", check_tokens, 6);
-    each_line("stream", check_stream, 7);
+    di_each_json_line(GOLDEN, "parse", check_parse, NULL, 53);
+    di_each_json_line(GOLDEN, "parse_tokens", check_tokens, NULL, 6);
+    di_each_json_line(GOLDEN, "stream", check_stream, NULL, 7);
 }
 
 /* ---------------------------------------------------------------------------------------------- malformed output */

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "recipe/recipe.h"
+#include "support/recipes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define REAL_TOKENIZER DI_SOURCE_DIR "/build/real_tokenizer/tokenizer.json"
 #define EFFORT(n)                                                                                                      \
     "<｜System｜>Reasoning Effort: " #n " (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
 #define BOS "<｜begin▁of▁sentence｜>"
@@ -27,14 +27,8 @@ static di_recipe recipe;
 
 static int set_up(void **state) {
     (void)state;
-    published = access(REAL_TOKENIZER, R_OK) == 0;
-    if (!published) print_message("[   NOTE   ] no %s: prompts are compared as text, not as ids\n", REAL_TOKENIZER);
-    di_error error = {0};
-    if (di_tokenizer_load(published ? REAL_TOKENIZER : DI_SOURCE_DIR "/models/tiny", &tokenizer, &error) != DI_OK ||
-        di_recipe_open(tokenizer, DI_RECIPE_V41, NULL, &recipe, &error) != DI_OK) {
-        print_error("%s\n", error.message);
-        return -1;
-    }
+    tokenizer = di_chat_tokenizer(&published);
+    recipe = di_recipe_over(tokenizer, DI_RECIPE_V41);
     return 0;
 }
 

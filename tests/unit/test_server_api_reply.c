@@ -14,15 +14,17 @@
 
 #include "engine/stop.h"
 #include "server/api_reply.h"
+#include "support/json_lines.h"
+#include "support/recipes.h"
 
 static di_tokenizer *tokenizer;
 static di_recipe recipe;
 
 static int setup(void **state) {
     (void)state;
-    di_error error;
-    if (di_tokenizer_load(DI_SOURCE_DIR "/models/tiny", &tokenizer, &error) != DI_OK) return -1;
-    return di_recipe_open(tokenizer, DI_RECIPE_V41, NULL, &recipe, &error) == DI_OK ? 0 : -1;
+    tokenizer = di_embedded_tokenizer();
+    recipe = di_recipe_over(tokenizer, DI_RECIPE_V41);
+    return 0;
 }
 
 static int teardown(void **state) {
@@ -42,22 +44,17 @@ typedef struct run {
     di_reply reply;
 } run;
 
-static di_reply_kind kind_of(const di_json *row) {
-    const di_json *api = di_json_get(row, "api");
-    if (di_json_string_is(api, "messages")) return DI_REPLY_MESSAGES;
-    return di_json_string_is(api, "responses") ? DI_REPLY_RESPONSES : DI_REPLY_CHAT;
-}
-
 static void prepare(run *r, bool stream) {
-    static const di_flavour flavours[] = {[DI_REPLY_CHAT] = DI_FLAVOUR_CHAT,
-                                          [DI_REPLY_MESSAGES] = DI_FLAVOUR_MESSAGES,
-                                          [DI_REPLY_RESPONSES] = DI_FLAVOUR_RESPONSES};
+    static const di_reply_kind kinds[] = {[DI_FLAVOUR_CHAT] = DI_REPLY_CHAT,
+                                          [DI_FLAVOUR_MESSAGES] = DI_REPLY_MESSAGES,
+                                          [DI_FLAVOUR_RESPONSES] = DI_REPLY_RESPONSES};
     di_error error;
     di_recipe_options options;
-    r->kind = kind_of(r->row);
+    di_flavour flavour = di_line_flavour(r->row);
+    r->kind = kinds[flavour];
     r->request = di_json_get(r->row, "request");
     di_recipe_options_default(&options);
-    if (di_recipe_parse_request(r->arena, flavours[r->kind], r->request, &r->conversation, &options, &error) != DI_OK)
+    if (di_recipe_parse_request(r->arena, flavour, r->request, &r->conversation, &options, &error) != DI_OK)
         fail_msg("%s", error.message);
     if (di_recipe_render(&recipe, &r->conversation, &options, r->arena, &r->prompt, &error) != DI_OK)
         fail_msg("%s", error.message);
@@ -310,33 +307,14 @@ static void compare_events(const run *r, const event *wanted, size_t wanted_coun
     if (wanted_count != count) fail_msg("%s: %zu events, not %zu", id, count, wanted_count);
 }
 
-typedef void (*row_function)(const di_json *row);
-
-static void for_every_stream(row_function each) {
-    char *text = NULL;
-    size_t length, rows = 0;
-    di_error error;
-    assert_int_equal(di_read_file(DI_TEST_DATA "/recipe-golden.jsonl", 1 << 24, &text, &length, &error), DI_OK);
-    for (char *line = text; *line;) {
-        char *end = strchr(line, '\n');
-        assert_non_null(end);
-        if (strstr(line, "\"kind\": \"stream\"") && strstr(line, "\"kind\": \"stream\"") < end) {
-            di_arena *arena = di_arena_new(0);
-            const di_json *row;
-            assert_int_equal(di_json_parse(arena, line, (size_t)(end - line), 0, &row, &error), DI_OK);
-            each(row);
-            rows++;
-            di_arena_free(arena);
-        }
-        line = end + 1;
-    }
-    assert_int_equal(rows, 7);
-    di_free(text);
+static void for_every_stream(void (*check)(void *arg, di_arena *arena, const di_json *row)) {
+    di_each_json_line(DI_TEST_DATA "/recipe-golden.jsonl", "stream", check, NULL, 7);
 }
 
-static void row_gives_the_recorded_events(const di_json *row) {
+static void row_gives_the_recorded_events(void *arg, di_arena *arena, const di_json *row) {
+    (void)arg;
     static event wanted[EVENTS_MAX], got[EVENTS_MAX];
-    run r = {.arena = di_arena_new(0), .row = row};
+    run r = {.arena = arena, .row = row};
     size_t wanted_count = 0;
     bool done;
     prepare(&r, true);
@@ -352,7 +330,6 @@ static void row_gives_the_recorded_events(const di_json *row) {
     free_events(wanted, wanted_count);
     free_events(got, count);
     di_reply_free(&r.reply);
-    di_arena_free(r.arena);
 }
 
 static void recorded_streams(void **state) {
@@ -360,8 +337,9 @@ static void recorded_streams(void **state) {
     for_every_stream(row_gives_the_recorded_events);
 }
 
-static void row_gives_the_recorded_whole(const di_json *row) {
-    run r = {.arena = di_arena_new(0), .row = row};
+static void row_gives_the_recorded_whole(void *arg, di_arena *arena, const di_json *row) {
+    (void)arg;
+    run r = {.arena = arena, .row = row};
     char where[300] = "";
     const di_json *got;
     di_error error;
@@ -371,7 +349,6 @@ static void row_gives_the_recorded_whole(const di_json *row) {
     if (!contains(di_json_get(row, "whole"), got, where, sizeof where))
         fail_msg("%s: %s", di_json_get(row, "id")->text, where);
     di_reply_free(&r.reply);
-    di_arena_free(r.arena);
 }
 
 static void recorded_whole_answers(void **state) {
@@ -380,12 +357,12 @@ static void recorded_whole_answers(void **state) {
 }
 
 /* Any way to cut the text gives the same whole answer, the same joined stream, and numbers without a gap. */
-static void row_survives_every_cut(const di_json *row) {
+static void row_survives_every_cut(void *arg, di_arena *arena, const di_json *row) {
+    (void)arg;
     static event first[EVENTS_MAX], got[EVENTS_MAX];
     size_t first_count = 0;
     bool done;
     di_text whole = {0};
-    di_arena *kept = di_arena_new(0);
     for (size_t cut = 1; cut < 24; cut++) {
         run r = {.arena = di_arena_new(0), .row = row};
         prepare(&r, false);
@@ -396,7 +373,7 @@ static void row_survives_every_cut(const di_json *row) {
         di_reply_free(&r.reply);
         prepare(&r, true);
         feed(&r, cut);
-        if (cut == 1) first_count = split_stream(kept, &r.reply.out, first, &done);
+        if (cut == 1) first_count = split_stream(arena, &r.reply.out, first, &done);
         size_t count = split_stream(r.arena, &r.reply.out, got, &done);
         r.reply.options.include_usage = false; /* both have that chunk */
         compare_events(&r, first, first_count, got, count);
@@ -411,7 +388,6 @@ static void row_survives_every_cut(const di_json *row) {
     }
     free_events(first, first_count);
     di_text_free(&whole);
-    di_arena_free(kept);
 }
 
 static void every_cut_gives_the_same(void **state) {
@@ -421,20 +397,32 @@ static void every_cut_gives_the_same(void **state) {
 
 /* -------------------------------------------------------------------------------------------- what rows lack */
 
+/* Options of an answer that has no row: to one prompt, one sample. */
+static di_reply_options options_of(int kind, bool stream) {
+    return (di_reply_options){.kind = (di_reply_kind)kind,
+                              .id = "x",
+                              .tail = "x",
+                              .model = "m",
+                              .prompts = 1,
+                              .samples = 1,
+                              .stream = stream,
+                              .logprobs = -1};
+}
+
+static size_t count_of(const char *text, const char *mark) {
+    size_t count = 0;
+    for (const char *at = text; (at = strstr(at, mark)); at++) count++;
+    return count;
+}
+
 static void several_choices_end_once_each(void **state) {
     (void)state;
     di_error error;
     di_reply reply;
-    di_reply_options options = {.kind = DI_REPLY_CHAT,
-                                .id = "x",
-                                .tail = "x",
-                                .model = "m",
-                                .fingerprint = "f",
-                                .prompts = 1,
-                                .samples = 3,
-                                .stream = true,
-                                .include_usage = true,
-                                .logprobs = -1};
+    di_reply_options options = options_of(DI_REPLY_CHAT, true);
+    options.fingerprint = "f";
+    options.samples = 3;
+    options.include_usage = true;
     di_event ended = {.stop_token_id = -1, .has_logits_hash = true, .logits_hash = 0x0123456789abcdefU};
     assert_int_equal(di_reply_init(&reply, &options, &error), DI_OK);
     di_reply_begin(&reply);
@@ -442,11 +430,9 @@ static void several_choices_end_once_each(void **state) {
         di_reply_part(&reply, 2 - i, &(di_part){.kind = DI_PART_CONTENT, .text = "ab", .length = 2});
     for (uint32_t i = 0; i < 3; i++) di_reply_finish(&reply, (i + 1) % 3, DI_ANSWER_LENGTH, &ended, 0);
     di_reply_end(&reply);
-    size_t finishes = 0, usages = 0;
-    for (const char *at = reply.out.data; (at = strstr(at, "\"finish_reason\":\"length\"")); at++) finishes++;
-    for (const char *at = reply.out.data; (at = strstr(at, "\"usage\":{")); at++) usages++;
-    assert_int_equal(finishes, 3);
-    assert_int_equal(usages, 2); /* in the last choice's end and in the chunk that was asked for */
+    assert_int_equal(count_of(reply.out.data, "\"finish_reason\":\"length\""), 3);
+    /* In the last choice's end and in the chunk that was asked for. */
+    assert_int_equal(count_of(reply.out.data, "\"usage\":{"), 2);
     assert_non_null(strstr(reply.out.data, "\"logits_hash\":\"0123456789abcdef\""));
     assert_non_null(strstr(reply.out.data, "\"choices\":[],\"usage\""));
     di_reply_free(&reply);
@@ -459,17 +445,11 @@ static void logprobs_add_up(void **state) {
     for (int kind = DI_REPLY_CHAT; kind <= DI_REPLY_COMPLETION; kind++)
         for (int stream = 0; stream < 2; stream++) {
             di_reply reply;
-            di_reply_options options = {.kind = (di_reply_kind)kind,
-                                        .id = "x",
-                                        .tail = "x",
-                                        .model = "m",
-                                        .prompts = 1,
-                                        .samples = 1,
-                                        .stream = stream,
-                                        .logprobs = 2,
-                                        .tokenizer = tokenizer,
-                                        .token_ids = true,
-                                        .prompt_ids = &(di_ids){.data = (int32_t[]){7}, .count = 1}};
+            di_reply_options options = options_of(kind, stream);
+            options.logprobs = 2;
+            options.tokenizer = tokenizer;
+            options.token_ids = true;
+            options.prompt_ids = &(di_ids){.data = (int32_t[]){7}, .count = 1};
             di_event token = {.kind = DI_EVENT_TOKEN,
                               .token_id = 65,
                               .logprob = -0.5F,
@@ -485,10 +465,8 @@ static void logprobs_add_up(void **state) {
             }
             di_reply_finish(&reply, 0, DI_ANSWER_STOP, &token, 0);
             di_reply_end(&reply);
-            size_t tokens = 0;
             const char *mark = kind == DI_REPLY_CHAT ? "\"top_logprobs\":[{" : "-9999";
-            for (const char *at = reply.out.data; (at = strstr(at, mark)); at++) tokens++;
-            assert_int_equal(tokens, kind == DI_REPLY_CHAT ? 3 : 2);
+            assert_int_equal(count_of(reply.out.data, mark), kind == DI_REPLY_CHAT ? 3 : 2);
             assert_non_null(strstr(reply.out.data, "-9999"));
             assert_null(strstr(reply.out.data, "nan"));
             assert_non_null(strstr(reply.out.data, stream ? "\"token_ids\":[65,65]" : "\"token_ids\":[65,65,65]"));
@@ -511,15 +489,8 @@ static void errors_have_the_shape_of_their_interface(void **state) {
     for (int kind = 0; kind <= DI_REPLY_RESPONSES; kind++) {
         if (!wanted[kind]) continue;
         di_reply reply;
-        di_reply_options options = {.kind = (di_reply_kind)kind,
-                                    .id = "x",
-                                    .request_id = "req-1",
-                                    .tail = "x",
-                                    .model = "m",
-                                    .prompts = 1,
-                                    .samples = 1,
-                                    .stream = true,
-                                    .logprobs = -1};
+        di_reply_options options = options_of(kind, true);
+        options.request_id = "req-1";
         assert_int_equal(di_reply_init(&reply, &options, &ignored), DI_OK);
         di_reply_error(&reply, &error, 500);
         assert_non_null(strstr(reply.out.data, wanted[kind]));
