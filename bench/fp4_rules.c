@@ -47,6 +47,10 @@ static void limbs_avx512(const job *j, size_t n0, size_t n1) {
 
 /* ---------------------------------------------------------------- two exact fp32 passes; lanes are output rows */
 
+static inline void prefetch_ahead(const uint8_t *tile) {
+    for (int line = 0; line < TILE_BYTES; line += 64) _mm_prefetch((const char *)tile + 4096 + line, _MM_HINT_T0);
+}
+
 AVX512 static void two_passes_avx512(const job *j, size_t n0, size_t n1) {
     const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12);
     size_t blocks = j->in / BLOCK;
@@ -55,8 +59,7 @@ AVX512 static void two_passes_avx512(const job *j, size_t n0, size_t n1) {
         const uint8_t *scales = j->scales + n / F4_ROWS * blocks * F4_ROWS;
         __m512 acc = _mm512_setzero_ps();
         for (size_t b = 0; b < blocks; b++, tile += TILE_BYTES, scales += F4_ROWS) {
-            for (int line = 0; line < TILE_BYTES; line += 64)
-                _mm_prefetch((const char *)tile + 4096 + line, _MM_HINT_T0);
+            prefetch_ahead(tile);
             const float *low = j->x->low + b * BLOCK, *high = j->x->high + b * BLOCK;
             __m512 sum_low[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
             __m512 sum_high[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
@@ -99,8 +102,7 @@ AVX2 static void two_passes_avx2(const job *j, size_t n0, size_t n1) {
         for (size_t b = 0; b < blocks; b++) {
             const uint8_t *tile = j->tiles + (strip + b) * TILE_BYTES + 32 * half;
             const uint8_t *scales = j->scales + (strip + b) * F4_ROWS + 8 * half;
-            for (int line = 0; line < TILE_BYTES; line += 64)
-                _mm_prefetch((const char *)tile + 4096 + line, _MM_HINT_T0);
+            prefetch_ahead(tile);
             const float *low = j->x->low + b * BLOCK, *high = j->x->high + b * BLOCK;
             __m256 sum_low[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
             __m256 sum_high[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
@@ -132,6 +134,12 @@ AVX2 static void two_passes_avx2(const job *j, size_t n0, size_t n1) {
  * Row-major: 64 bytes of a row hold 128 inputs, dword l the nibbles of k = l, l + 16, ... l + 112; scales [out][in/32].
  * Four rows at a time, so that the chains of fma do not wait for each other. */
 
+AVX2 static inline float sum8(__m256 eight) {
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
 AVX512 static void rule2_avx512(const job *j, size_t n0, size_t n1) {
     const __m512 table = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
     size_t row_bytes = j->in / 2, row_scales = j->in / BLOCK;
@@ -156,10 +164,7 @@ AVX512 static void rule2_avx512(const job *j, size_t n0, size_t n1) {
             }
         }
         for (size_t r = 0; r < 4; r++) {
-            __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(acc[r]), _mm512_extractf32x8_ps(acc[r], 1));
-            __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-            __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            j->y[n + r] = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+            j->y[n + r] = sum8(_mm256_add_ps(_mm512_castps512_ps256(acc[r]), _mm512_extractf32x8_ps(acc[r], 1)));
         }
     }
 }
@@ -196,10 +201,7 @@ AVX2 static void rule2_avx2(const job *j, size_t n0, size_t n1) {
             }
         }
         for (size_t r = 0; r < 4; r++) {
-            __m256 eight = _mm256_add_ps(acc[r][0], acc[r][1]);
-            __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-            __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            j->y[n + r] = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+            j->y[n + r] = sum8(_mm256_add_ps(acc[r][0], acc[r][1]));
         }
     }
 }
@@ -237,7 +239,7 @@ static void prepare_input(input *x, size_t in) {
     di_cpu_scalar.quantise_input(bf16, in, x->values, x->blocks);
     for (size_t i = 0; i < in; i++) {
         const di_f4_block *b = &x->blocks[i / BLOCK];
-        int v = b->limb[0][i % BLOCK] + 128 * b->limb[1][i % BLOCK] + 16384 * b->limb[2][i % BLOCK];
+        int v = b->rest[i % BLOCK] + 8 * b->limb[0][i % BLOCK] + 2048 * b->limb[1][i % BLOCK];
         int low = ((v + 256) & 511) - 256;
         x->low[i] = (float)low;
         x->high[i] = (float)((v - low) / 512);
