@@ -12,6 +12,7 @@
 # make install copy to PREFIX (/usr/local), honours DESTDIR
 # make deb     Debian package in build/package
 # make soak    HOURS=4: mixed load on the server, with clients that leave in the middle; memory, pools and sockets are watched
+# make acceptance  the twelve acceptance tests of docs/testing.md alone, in their full sizes
 # make clean   remove build/
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -21,7 +22,7 @@ PREFIX ?= /usr/local
 HOURS ?= 4
 RELEASE = build/release
 
-.PHONY: all demo check bench bench-build measure matrix fuzz format docs install deb soak clean help
+.PHONY: all demo check bench bench-build measure matrix fuzz format docs install deb soak acceptance clean help
 .DEFAULT_GOAL = all
 
 all: $(RELEASE)/build.ninja
@@ -80,6 +81,10 @@ deb: $(RELEASE)/build.ninja
 soak: $(RELEASE)/build.ninja
 	@ninja -C $(RELEASE) -j $(JOBS) --quiet deepinfer bench_serve
 	@scripts/soak $(RELEASE) --hours $(HOURS)
+
+acceptance: $(RELEASE)/build.ninja
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet
+	@scripts/acceptance $(RELEASE)
 
 clean:
 	@rm -rf build

@@ -27,6 +27,7 @@ typedef struct http_connection {
     int fd; /* -1: not connected */
     int status;
     bool chunked, close, ended, used; /* of the answer being read; used: it has carried an answer before */
+    bool retry_after;                 /* the answer has that field */
     long long left;                   /* bytes of this chunk or of the body; -1 = until the connection closes */
     size_t from, to;                  /* what of buffer is not consumed */
     char error[160];
@@ -150,7 +151,7 @@ static inline bool http_read_head(http_connection *c) {
     if (!line) return false;
     errno = 0;
     if (sscanf(line, "HTTP/1.%*d %d", &c->status) != 1) return http_fail(c, "the answer is not HTTP");
-    c->chunked = c->ended = false;
+    c->chunked = c->ended = c->retry_after = false;
     c->close = !strncmp(line, "HTTP/1.0", 8);
     c->left = -1;
     while ((line = http_line(c)) && *line) {
@@ -160,6 +161,7 @@ static inline bool http_read_head(http_connection *c) {
         value += strspn(value, " \t");
         if (!strcasecmp(line, "Content-Length")) c->left = strtoll(value, NULL, 10);
         if (!strcasecmp(line, "Transfer-Encoding") && !strcasecmp(value, "chunked")) c->chunked = true;
+        if (!strcasecmp(line, "Retry-After") && *value) c->retry_after = true;
         if (!strcasecmp(line, "Connection") && !strcasecmp(value, "close")) c->close = true;
     }
     if (c->chunked) c->left = 0;

@@ -28,7 +28,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-enum { TIMEOUT_S = 300, MAX_CUSTOMERS = 4096, STACK_BYTES = 256 << 10 };
+enum { TIMEOUT_S = 300, MAX_CLIENTS = 4096, STACK_BYTES = 256 << 10 };
 
 typedef struct settings {
     const char *url, *model, *thinking, *key_file;
@@ -45,6 +45,7 @@ typedef struct record {
     di_text body, answer; /* answer: everything that must be the same again */
     char *said;           /* the content alone, for the next turn; in `answer` order */
     fate outcome;
+    bool typed; /* REFUSED: with Retry-After and a body that names the error */
     int status;
     char error[200];
     double first_ms, total_ms;
@@ -58,15 +59,17 @@ typedef struct load {
     const http_target *target;
     char model[128];
     pthread_mutex_t lock;
+    pthread_cond_t left;
+    size_t customers; /* in progress; lock */
     record **records; /* [count] */
     size_t count, room;
     int64_t start_ns, end_ns; /* closed: customers stop beginning conversations at the end */
     uint64_t conversations;
 } load;
 
+/* Its own thread's, which frees it. */
 typedef struct customer {
     load *load;
-    pthread_t thread;
     int64_t due_ns; /* open loop: when the first turn was due; 0 = now */
     uint64_t number;
 } customer;
@@ -202,9 +205,22 @@ static void read_stream(record *r, reading *in, http_connection *c, uint64_t pie
         set_error(r, FAILED, "the stream ended before [DONE]", 30);
 }
 
+/* {"error": {"message": "...", ...}} */
+static bool names_an_error(const di_text *text) {
+    di_arena *arena = di_arena_new(0);
+    const di_json *root = NULL, *object = NULL, *message = NULL;
+    di_error error = {0};
+    if (arena && text->length && di_json_parse(arena, text->data, text->length, 0, &root, &error) == DI_OK)
+        object = di_json_get(root, "error");
+    if (object && object->type == DI_JSON_OBJECT) message = di_json_get(object, "message");
+    bool named = message && message->type == DI_JSON_STRING && message->length;
+    di_arena_free(arena);
+    return named;
+}
+
 static void read_refusal(record *r, http_connection *c) {
     di_text text = {0};
-    http_read_all(c, &text);
+    r->typed = http_read_all(c, &text) && c->retry_after && names_an_error(&text);
     set_error(r, r->status == 429 || r->status == 503 ? REFUSED : FAILED, text.length ? text.data : "no text",
               text.length ? text.length : 7);
     di_text_free(&text);
@@ -346,58 +362,76 @@ static void *run_customer(void *arg) {
     customer *one = arg;
     load *l = one->load;
     http_connection *c = calloc(1, sizeof *c);
-    if (!c) return NULL;
-    c->fd = -1;
-    do {
-        converse(l, c, one->number, one->due_ns);
-        one->number += (uint64_t)l->s->clients; /* numbers stay this customer's own */
-    } while (!one->due_ns && di_now_ns() < l->end_ns);
-    http_close(c);
+    if (c) {
+        c->fd = -1;
+        do {
+            converse(l, c, one->number, one->due_ns);
+            one->number += (uint64_t)l->s->clients; /* numbers stay this customer's own */
+        } while (!one->due_ns && di_now_ns() < l->end_ns);
+        http_close(c);
+    }
     free(c);
+    free(one);
+    pthread_mutex_lock(&l->lock);
+    l->customers--;
+    pthread_cond_signal(&l->left);
+    pthread_mutex_unlock(&l->lock);
     return NULL;
 }
 
-static bool start_customer(customer *one) {
+/* Detached: an open loop has more customers than a process may have threads, one after the other. */
+static bool start_customer(load *l, uint64_t number, int64_t due_ns) {
+    pthread_t thread;
     pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes)) return false;
+    customer *one = malloc(sizeof *one);
+    if (!one || pthread_attr_init(&attributes)) {
+        free(one);
+        return false;
+    }
+    *one = (customer){l, due_ns, number};
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    int failed = pthread_create(&one->thread, &attributes, run_customer, one);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_mutex_lock(&l->lock);
+    l->customers++;
+    int failed = pthread_create(&thread, &attributes, run_customer, one);
+    if (failed) l->customers--;
+    pthread_mutex_unlock(&l->lock);
     pthread_attr_destroy(&attributes);
-    if (failed) fprintf(stderr, "bench_serve: no thread for a customer: %s\n", strerror(failed));
+    if (failed) {
+        fprintf(stderr, "bench_serve: no thread for a customer: %s\n", strerror(failed));
+        free(one);
+    }
     return !failed;
 }
 
 /* Runs a load to its end; false when not every customer could be started. */
 static bool run_load(load *l, bool open, double rate) {
     const settings *s = l->s;
-    int most = open ? MAX_CUSTOMERS : s->clients, started = 0;
-    customer *all = calloc((size_t)most, sizeof *all);
-    if (!all) return false;
     bool good = true;
     l->start_ns = di_now_ns();
     l->end_ns = l->start_ns + (int64_t)(s->seconds * 1e9);
     double at = 0;
-    for (; good && started < most; started++) {
-        customer *one = &all[started];
-        *one = (customer){.load = l, .number = (uint64_t)started + (open ? 1000003 : 0)};
+    for (uint64_t started = 0; good && (open || started < (uint64_t)s->clients); started++) {
+        int64_t due_ns = 0;
         if (open) {
-            at -= log(1 - uniform(s->seed + 77777 + (uint64_t)started)) / rate;
+            at -= log(1 - uniform(s->seed + 77777 + started)) / rate;
             if (at > s->seconds && started) break; /* one at least */
-            one->due_ns = l->start_ns + (int64_t)(at * 1e9);
-            while (di_now_ns() < one->due_ns) sleep_us((long)((one->due_ns - di_now_ns()) / 1000) + 1);
+            due_ns = l->start_ns + (int64_t)(at * 1e9);
+            for (int64_t now; (now = di_now_ns()) < due_ns;) sleep_us((long)((due_ns - now) / 1000) + 1);
         }
-        good = start_customer(one);
-        if (!good) break;
+        good = start_customer(l, started + (open ? 1000003 : 0), due_ns);
     }
-    for (int i = 0; i < started; i++) pthread_join(all[i].thread, NULL);
+    pthread_mutex_lock(&l->lock);
+    while (l->customers) pthread_cond_wait(&l->left, &l->lock);
+    pthread_mutex_unlock(&l->lock);
     l->end_ns = di_now_ns();
-    free(all);
     return good;
 }
 
 static void load_free(load *l) {
     for (size_t i = 0; i < l->count; i++) record_free(l->records[i]);
     free(l->records);
+    pthread_cond_destroy(&l->left);
     pthread_mutex_destroy(&l->lock);
 }
 
@@ -484,7 +518,7 @@ static void report_sample(report *line, const char *key, sample *s) {
 
 typedef struct totals {
     sample first, gaps, total;
-    size_t outcomes[4], on_time;
+    size_t outcomes[4], typed, on_time;
     int64_t prompt, cached, completion;
 } totals;
 
@@ -493,6 +527,7 @@ static totals add_up(const load *l) {
     for (size_t i = 0; i < l->count; i++) {
         const record *r = l->records[i];
         t.outcomes[r->outcome]++;
+        t.typed += r->outcome == REFUSED && r->typed;
         if (r->outcome != GOOD) continue;
         bool late = r->first_ms > l->s->first_ms;
         if (r->completion) add(&t.first, r->first_ms);
@@ -559,6 +594,7 @@ static bool report_load(const load *l, const char *name, double rate, const verd
     report_integer(&line, "requests", (int64_t)l->count);
     report_integer(&line, "good", (int64_t)t.outcomes[GOOD]);
     report_integer(&line, "refused", (int64_t)t.outcomes[REFUSED]);
+    report_integer(&line, "refused_typed", (int64_t)t.typed);
     report_integer(&line, "failed", (int64_t)t.outcomes[FAILED]);
     report_integer(&line, "dropped", (int64_t)t.outcomes[DROPPED]);
     report_integer(&line, "tokens", t.completion);
@@ -661,6 +697,7 @@ static bool find_model(load *l, pid_t server) {
 static bool run_part(const load *form, const char *name, double rate, double *conversations_per_s) {
     load l = *form;
     pthread_mutex_init(&l.lock, NULL);
+    pthread_cond_init(&l.left, NULL);
     bool good = run_load(&l, rate > 0, rate);
     double seconds = di_ms(l.end_ns - l.start_ns) / 1000;
     *conversations_per_s = (double)l.count / l.s->turns / seconds;
@@ -713,7 +750,7 @@ static bool parse_number(settings *s, const char *name, const char *value) {
     char *end;
     double number = strtod(value, &end);
     if (!*value || *end || !(number >= 0) || number > 1e9) return false;
-    if (!strcmp(name, "--clients") && number >= 1 && number <= MAX_CUSTOMERS) return s->clients = (int)number, true;
+    if (!strcmp(name, "--clients") && number >= 1 && number <= MAX_CLIENTS) return s->clients = (int)number, true;
     if (!strcmp(name, "--turns") && number >= 1 && number <= SCRIPT_TURNS) return s->turns = (int)number, true;
     if (!strcmp(name, "--max-tokens") && number >= 1) return s->max_tokens = (int)number, true;
     if (!strcmp(name, "--verify")) return s->verify = (int)number, true;

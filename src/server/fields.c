@@ -144,7 +144,10 @@ static di_status check_size(const di_field *field, const di_json *value, const d
     }
     double most = field->types & DI_FIELD_INTEGER ? 0 : field->maximum;
     const char *option = "";
-    if (!string && field->limit >= 0) {
+    /* The numbers of one prompt are its ids; what is limited is how many prompts there are. */
+    bool ids = field->limit == DI_OPT_LIMIT_PROMPTS && value->type == DI_JSON_ARRAY && value->first &&
+               value->first->type == DI_JSON_NUMBER;
+    if (!string && field->limit >= 0 && !ids) {
         most = (double)di_config_int(config, (di_config_id)field->limit);
         option = di_config_rows()[field->limit].name;
     }

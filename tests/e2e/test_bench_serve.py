@@ -66,6 +66,7 @@ class Scripted(unittest.TestCase):
     def test_refusals_are_counted_apart(self):
         code, lines, _, _ = self.bench("error 429", "--part", "closed")
         self.assertEqual((code, lines[-1]["refused"], lines[-1]["failed"], lines[-1]["good"]), (1, 4, 0, 0))
+        self.assertEqual(lines[-1]["refused_typed"], 4)  # with Retry-After and a message
 
     def test_clients_that_leave(self):
         code, lines, stderr, server = self.bench("", "--part", "closed", "--drop", 1, "--seconds", 1)
@@ -116,6 +117,18 @@ class Real(unittest.TestCase):
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertGreaterEqual(lines[-1]["rounds"], 3)
         self.assertGreater(sum(line.get("dropped", 0) for line in lines), 10)
+        self.assertGreater(sum(sum(line.get("others", {}).values()) for line in lines), 10)
+
+    def test_short_overload(self):
+        """What waits and what is refused; not for how long, which is the machine's affair."""
+        build = pathlib.Path(common.BINARY).parent
+        done = subprocess.run([common.ROOT / "scripts/overload", build, "--seconds", "1.5", "--times", "10", "--queue", "4", "--sequences", "2", "--no-latency"],
+                              capture_output=True, text=True, timeout=600, env=common.environment())
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        line = json.loads(done.stdout)
+        self.assertEqual(line["good"] + line["refused"], line["requests"])
+        self.assertEqual(line["refused_typed"], line["refused"])
+        self.assertGreater(line["refused"], 0)
 
 
 if __name__ == "__main__":
