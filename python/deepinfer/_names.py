@@ -5,7 +5,10 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from typing import Any, Callable, Iterable, TypeVar
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple, TypeVar
+
+Neutral = Mapping[str, Tuple[Tuple[Any, ...], str]]
+"""Names of other programs: the values that ask for what is done anyway, and what to say of others."""
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -16,7 +19,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def strict_names(what: str) -> Callable[[_Class], _Class]:
+def drop_neutral(named: Mapping[str, Any], neutral: Neutral) -> Dict[str, Any]:
+    """Without the names that ask for what is done anyway; other values of them are a TypeError."""
+    kept = {}
+    for name, value in named.items():
+        if name not in neutral:
+            kept[name] = value
+            continue
+        values, note = neutral[name]
+        if not any(type(value) is type(allowed) and value == allowed for allowed in (*values, None)):
+            raise TypeError(f"{name} can only be {' or '.join(map(repr, values)) or None}: {note}")
+    return kept
+
+
+def strict_names(what: str, neutral: Optional[Neutral] = None) -> Callable[[_Class], _Class]:
     """Decorator of a class: unknown keyword names of its constructor are a TypeError that names the nearest."""
 
     def decorate(cls: _Class) -> _Class:
@@ -25,6 +41,7 @@ def strict_names(what: str) -> Callable[[_Class], _Class]:
 
         @functools.wraps(plain)
         def construct(self: Any, *args: Any, **named: Any) -> None:
+            named = drop_neutral(named, neutral or {})
             for name in named:
                 if name not in known:
                     raise TypeError(f"{name!r} is not {what}{nearest(name, known)}")

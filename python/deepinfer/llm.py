@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from . import _inputs
 from ._engine import Engine, ModelInfo
 from ._inputs import Message, Prompt
+from ._names import Neutral, drop_neutral
 from ._progress import Progress
 from ._requests import Job, Runner, Running
 from .errors import ParameterError
@@ -26,6 +27,38 @@ __all__ = ["LLM", "Stream"]
 
 _WAIT_MS = 20
 _INT32, _INT64 = 2**31 - 1, 2**63 - 1
+
+# Of vLLM, at the values that ask for what is done anyway.
+_NEUTRAL: Neutral = {
+    "tensor_parallel_size": ((1,), "there is one device"),
+    "pipeline_parallel_size": ((1,), "there is one device"),
+    "dtype": (("auto",), "weights keep their types, and the arithmetic is one"),
+    "kv_cache_dtype": (("auto",), "the cache has the model's types"),
+    "quantization": ((), "the checkpoint says how it is quantised"),
+    "tokenizer": ((), "it is the model's"),
+    "tokenizer_mode": (("auto",), "there is one"),
+    "trust_remote_code": ((True, False), "no code is loaded"),
+    "enforce_eager": ((True, False), "there are no graphs"),
+    "enable_prefix_caching": ((True,), "cache_ram bounds the cache"),
+    "enable_chunked_prefill": ((True,), "prompts are computed in chunks of `chunk` rows"),
+    "disable_log_stats": ((True, False), "nothing is logged by itself"),
+    "gpu_memory_utilization": ((), "cache_ram bounds the memory of the cache"),
+    "swap_space": ((), "swap_ram is its name here"),
+}
+
+
+def _spec_of(given: Any) -> Optional[int]:
+    """The drafts that vLLM's speculative_config asks for."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise TypeError(f"speculative_config must be a mapping, not {type(given).__name__}")
+    rest = drop_neutral(given, {"method": (("mtp", "deepseek_mtp"), "drafts come from the model's own head")})
+    count = rest.pop("num_speculative_tokens", None)
+    if rest or isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError("speculative_config has num_speculative_tokens, an integer, and perhaps method; see also spec")
+    return count
+
 
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
 ProgressBar = Union[bool, Callable[..., Any]]
@@ -44,6 +77,7 @@ class LLM:
     reasoning_effort        "low", "high", "max" or 1 .. 100
     generation_config       "none", or "model": the model's temperature and top_p where no SamplingParams are given
     spec                    drafts: "auto", 1 .. 8 or "off"; they change the speed and no token
+    speculative_config      the same as vLLM says it: {"num_speculative_tokens": 4}
 
     Every other option of docs/configuration.md goes by its name with underscores: threads, cpu_isa, chunk, cache_ram,
     cache_dir, max_queue, ... What is not given comes from DEEPINFER_* variables, the file that `config` names and the
@@ -68,6 +102,7 @@ class LLM:
         cache_dir: Union[str, "os.PathLike[str]", None] = None,
         cache_ram: Union[str, int, None] = None,
         spec: Union[str, int, None] = None,
+        speculative_config: Optional[Mapping[str, Any]] = None,
         **options: Union[str, int, float, bool, None],
     ) -> None:
         if model is not None and not isinstance(model, (str, os.PathLike)):
@@ -90,8 +125,8 @@ class LLM:
             "generation_config": generation_config,
             "cache_dir": cache_dir,
             "cache_ram": cache_ram,
-            "spec": spec,
-            **options,
+            "spec": _spec_of(speculative_config) if spec is None else spec,
+            **drop_neutral(options, _NEUTRAL),
         }
         self._engine = Engine(None if model is None else os.fspath(model), given)
         self._numbers = itertools.count()

@@ -8,7 +8,7 @@ import numbers
 from array import array
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
-from ._names import nearest, strict_names
+from ._names import Neutral, nearest, strict_names
 from .errors import ParameterError
 from .structured_outputs import StructuredOutputsParams, as_params
 
@@ -88,7 +88,21 @@ def _so_args(value: Any) -> Dict[str, Any]:
     return result
 
 
-@strict_names("a sampling parameter")
+# Of vLLM, at the values that change nothing.
+_NEUTRAL: Neutral = {
+    "best_of": ((1,), "nothing is generated to be thrown away; n is there"),
+    "skip_special_tokens": ((True,), "the end of the sequence never becomes text"),
+    "spaces_between_special_tokens": ((True, False), "no spaces are put there"),
+    "detokenize": ((True,), "there is always text"),
+    "bad_words": (([],), "not available; logit_bias of single ids is"),
+    "allowed_token_ids": ((), "not available; logit_bias and structured_outputs are"),
+    "logits_processors": (([],), "not available: an answer is a function of its parameters"),
+    "truncate_prompt_tokens": ((), "a prompt is never cut"),
+    "guided_decoding": ((), "use structured_outputs"),
+}
+
+
+@strict_names("a sampling parameter", _NEUTRAL)
 @dataclasses.dataclass
 class SamplingParams:
     """Parameters of one request. None means "not given". Wrong values are a ValueError that names the parameter."""

@@ -391,6 +391,33 @@ class Answers(api_case.Case):
                 self.assertEqual(answer.status, 400, (path, wrong, answer.body))
                 self.assertIn("request_id", answer.json["error"]["message"])
 
+    def test_equal_bytes(self):
+        """Whole answers to equal requests, alone and in a crowd: nothing differs but what docs/api.md names."""
+        def shown(answer):
+            value = answer.json
+            for name in ("created", "created_at", "completed_at"):
+                value.pop(name, None)
+            usage = value["usage"]
+            for name in ("prompt_tokens_details", "input_tokens_details", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "cache_read_input_tokens"):
+                usage.pop(name, None)
+            if value.get("type") == "message":  # counts what was not cached
+                usage.pop("input_tokens")
+            return value
+
+        same = {"temperature": 1, "seed": 11, "request_id": "r-1"}
+        thought = {"thinking": {"type": "enabled"}, **same}
+        tools = {"tools": [CHAT_TOOL], "messages": [{"role": "user", "content": BOOKING}]}
+        requests = [
+            (CHAT, {"messages": HELLO, "n": 3, "max_tokens": 20, "logprobs": True, "top_logprobs": 2, "return_token_ids": True, "logits_hash": True, **thought}),
+            (CHAT, {**tools, "tool_choice": "required", "max_tokens": 60, **same}),
+            (COMPLETIONS, {"prompt": ["The table", "Thank you"], "n": 2, "logprobs": 2, "echo": True, **same}),
+            (MESSAGES, {"messages": HELLO, "max_tokens": 30, **thought}),
+            (RESPONSES, {"input": "Hello", "reasoning": {"effort": "low"}, "include": ["message.output_text.logprobs"], "max_output_tokens": 30, **same}),
+        ]
+        alone = [shown(self.good(path, body)) for path, body in requests]
+        for answer, wanted in zip(at_once(lambda request: shown(self.good(*request)), requests * 3), alone * 3):
+            self.assertEqual(answer, wanted)
+
     def test_logprobs_of_responses(self):
         body = {"input": "Hello, who are you?", "include": ["message.output_text.logprobs"], "top_logprobs": 2, "max_output_tokens": 12}
         whole = self.responses(body)

@@ -622,7 +622,9 @@ class Faults(Engines):
                 with self.assertRaisesRegex(kind, name):
                     SamplingParams(**{name: value})
         self.refused(TypeError, None, "did you mean 'temperature'", SamplingParams, temprature=1)
-        self.refused(TypeError, None, "best_of", SamplingParams, best_of=1)
+        self.assertEqual(SamplingParams(best_of=1, skip_special_tokens=True, bad_words=[], logits_processors=None, detokenize=True), SamplingParams())
+        for name, value in (("best_of", 2), ("best_of", True), ("skip_special_tokens", False), ("bad_words", ["a"]), ("guided_decoding", {}), ("allowed_token_ids", [1])):
+            self.refused(TypeError, None, name + " can only be", SamplingParams, **{name: value})
         self.refused(ValueError, "seed", "the same", SamplingParams, seed=1, seq_seed=2)
         both = {"structured_outputs": {"json_object": True}, "so_args": {"schema_type": "json_object"}}
         self.refused(ValueError, "structured_outputs", "exclude", SamplingParams, **both)
@@ -704,9 +706,16 @@ class Faults(Engines):
             (TypeError, None, "model", {"model": 5}),
             (ValueError, "spec", "off", {"spec": "9"}),
             (ValueError, "seed", "seed", {"seed": -1}),
+            (TypeError, None, "tensor_parallel_size can only be 1", {"tensor_parallel_size": 2}),
+            (TypeError, None, "dtype can only be 'auto'", {"dtype": "float16"}),
+            (TypeError, None, "quantization can only be None", {"quantization": "awq"}),
+            (TypeError, None, "method can only be", {"speculative_config": {"method": "eagle", "num_speculative_tokens": 2}}),
+            (TypeError, None, "num_speculative_tokens", {"speculative_config": {}}),
+            (ValueError, "spec", "off", {"speculative_config": {"num_speculative_tokens": 9}}),
         ]:
             with self.subTest(named=named):
                 self.refused(kind, param, says, LLM, **{"model": NANO, **named})
+        LLM(NANO, tensor_parallel_size=1, dtype="auto", trust_remote_code=True, quantization=None, speculative_config=None, max_model_len=64).close()
         with tempfile.TemporaryDirectory() as folder:
             with self.assertRaises((ValueError, RuntimeError)) as caught:
                 LLM(folder)
