@@ -59,15 +59,22 @@ di_status di_exprs_copy(di_exprs *to, const di_exprs *from) {
     return DI_ERR_MEMORY;
 }
 
-void di_exprs_free(di_exprs *x) {
-    di_nodes_free(&x->n);
-    free(x->sets);
-    free(x->multiples);
-    free(x->set_table.slots);
+void di_exprs_forget(di_exprs *x) {
     free(x->memo);
     free(x->alive);
     free(x->lengths);
     free(x->length_table.slots);
+    x->memo = NULL, x->memo_size = x->memo_used = 0;
+    x->alive = NULL, x->alive_count = 0;
+    x->lengths = NULL, x->length_capacity = 0, x->length_table = (di_table){0};
+}
+
+void di_exprs_free(di_exprs *x) {
+    di_exprs_forget(x);
+    di_nodes_free(&x->n);
+    free(x->sets);
+    free(x->multiples);
+    free(x->set_table.slots);
     memset(x, 0, sizeof *x);
 }
 

@@ -82,6 +82,8 @@ typedef struct di_exprs {
 di_status di_exprs_init(di_exprs *x, uint32_t node_limit, uint64_t work_limit);
 di_status di_exprs_copy(di_exprs *to, const di_exprs *from); /* without memory of derivatives */
 void di_exprs_free(di_exprs *x);
+/* Frees what was only remembered. */
+void di_exprs_forget(di_exprs *x);
 size_t di_exprs_memory(const di_exprs *x);
 /* Counts `steps`; false once the budget is spent. */
 bool di_exprs_spend(di_exprs *x, uint64_t steps);

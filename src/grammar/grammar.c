@@ -113,6 +113,7 @@ di_status di_grammar_compile(const di_grammar_source *source, const di_grammar_l
         return status;
     }
     di_expr_classes(&g->x);
+    di_exprs_forget(&g->x);
     *grammar = g;
     return DI_OK;
 }
@@ -120,6 +121,10 @@ di_status di_grammar_compile(const di_grammar_source *source, const di_grammar_l
 di_grammar *di_grammar_share(di_grammar *grammar) {
     __atomic_add_fetch(&grammar->references, 1, __ATOMIC_RELAXED);
     return grammar;
+}
+
+size_t di_grammar_memory(const di_grammar *grammar) {
+    return sizeof *grammar + di_exprs_memory(&grammar->x) + di_symbols_memory(&grammar->s);
 }
 
 void di_grammar_free(di_grammar *grammar) {

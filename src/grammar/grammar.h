@@ -95,8 +95,9 @@ typedef struct di_grammar di_grammar;
 /* `limits` NULL = defaults, `fault` may be NULL. DI_ERR_MEMORY leaves fault->reason at NONE. */
 di_status di_grammar_compile(const di_grammar_source *source, const di_grammar_limits *limits, di_grammar **grammar,
                              di_grammar_fault *fault, di_error *error);
-di_grammar *di_grammar_share(di_grammar *grammar); /* one more reference */
-void di_grammar_free(di_grammar *grammar);         /* one less; NULL is allowed */
+di_grammar *di_grammar_share(di_grammar *grammar);   /* one more reference */
+void di_grammar_free(di_grammar *grammar);           /* one less; NULL is allowed */
+size_t di_grammar_memory(const di_grammar *grammar); /* bytes, without those of its matchers */
 /* 128-bit hash of kind, options and canonical text as 32 hexadecimal digits: equal keys, equal grammars. */
 void di_grammar_key(const di_grammar_source *source, char key[33]);
 

@@ -53,7 +53,13 @@ static void add_id(di_matcher *m, mask *tokens, uint32_t id) {
     }
 }
 
-static void add_token(di_matcher *m, mask *tokens, uint32_t id) {
+static void add_token(di_matcher *m, const di_trie *trie, mask *tokens, uint32_t id) {
+    if (trie->ids) {
+        const uint32_t *run = &trie->ids[id];
+        for (; !(*run & DI_LAST_ID); run++) add_id(m, tokens, *run);
+        add_id(m, tokens, *run & ~DI_LAST_ID);
+        return;
+    }
     for (; id != DI_NO_TOKEN; id = m->vocabulary->same[id]) add_id(m, tokens, id);
 }
 
@@ -227,7 +233,7 @@ static void walk(di_matcher *m, const di_trie *trie, uint32_t node, uint32_t fro
             p += n.size;
             continue;
         }
-        if (n.token != DI_NO_TOKEN) add_token(m, tokens, n.token);
+        if (n.token != DI_NO_TOKEN) add_token(m, trie, tokens, n.token);
         if (n.size > 1) {
             if (m->lexers[next].accepts) leave(m, arg, trie, p, next);
             at += 2;
@@ -346,6 +352,16 @@ static void walk_all(di_matcher *m, uint32_t from, mask *tokens, exit_function l
 /* ------------------------------------------------------------------------------------------------------ lexeme masks
  */
 
+static uint8_t exit_trie(const di_vocabulary *v, const di_trie *trie) {
+    if (trie == &v->all) return EXIT_ALL;
+    return trie == &v->rest ? EXIT_REST : trie == &v->bodies[0].after ? EXIT_AFTER : EXIT_AFTER + 1;
+}
+
+static const di_trie *trie_of_exit(const di_vocabulary *v, uint8_t trie) {
+    if (trie == EXIT_ALL) return &v->all;
+    return trie == EXIT_REST ? &v->rest : &v->bodies[trie - EXIT_AFTER].after;
+}
+
 static void note_exit(di_matcher *m, void *arg, const di_trie *trie, uint32_t node, uint32_t lexer_id) {
     lexeme_mask *out = arg;
     const lexer l = m->lexers[lexer_id];
@@ -356,7 +372,7 @@ static void note_exit(di_matcher *m, void *arg, const di_trie *trie, uint32_t no
             fail(m, DI_ERR_MEMORY);
             return;
         }
-        out->exits[out->exit_count++] = (exit_point){node, p.slot, trie == &m->vocabulary->rest};
+        out->exits[out->exit_count++] = (exit_point){node, p.slot, exit_trie(m->vocabulary, trie)};
     }
 }
 
@@ -446,20 +462,31 @@ static di_expr body_around(di_matcher *m, di_expr expr) {
 
 typedef struct apart { /* where two runs over a trie differ */
     lexeme_mask *out;
-    const lexeme_mask *base;
-    uint32_t copied, visited; /* exits of the base copied so far */
+    const exit_point *exits; /* [exit_count] of the base in `rest`, by node */
+    uint32_t exit_count, copied, visited;
+    bool changed; /* some exits differ */
 } apart;
 
 /* Exits of the base before `node` hold for both runs. */
 static void copy_exits(di_matcher *m, apart *a, uint32_t node) {
-    for (; a->copied < a->base->exit_count && a->base->exits[a->copied].node < node; a->copied++) {
+    for (; a->copied < a->exit_count && a->exits[a->copied].node < node; a->copied++) {
         lexeme_mask *out = a->out;
         if (!di_grow(&out->exits, &out->exit_capacity, (uint64_t)out->exit_count + 1, sizeof *out->exits)) {
             fail(m, DI_ERR_MEMORY);
             return;
         }
-        out->exits[out->exit_count++] = a->base->exits[a->copied];
+        out->exits[out->exit_count++] = a->exits[a->copied];
     }
+}
+
+/* The exits where both runs are at a node and differ: the narrower one's. */
+static void differing_exits(di_matcher *m, apart *a, uint32_t node, uint32_t next) {
+    copy_exits(m, a, node);
+    bool had = a->copied < a->exit_count && a->exits[a->copied].node == node;
+    while (a->copied < a->exit_count && a->exits[a->copied].node == node) a->copied++;
+    bool has = m->vocabulary->rest.nodes[node].size > 1 && m->lexers[next].accepts;
+    if (has) note_exit(m, a->out, &m->vocabulary->rest, node, next);
+    a->changed = a->changed || had != has;
 }
 
 /* Both lexers go through the trie; subtrees in which they are equal are skipped. Tokens (on the trie of all) and exits
@@ -482,11 +509,7 @@ static bool walk_apart(di_matcher *m, const di_trie *trie, uint32_t narrow, uint
         }
         a->visited++;
         if (all && n.token != DI_NO_TOKEN && next == LEXER_DEAD) add_removed(m, &a->out->tokens, n.token);
-        if (!all) {
-            copy_exits(m, a, p);
-            while (a->copied < a->base->exit_count && a->base->exits[a->copied].node == p) a->copied++;
-            if (n.size > 1 && m->lexers[next].accepts) note_exit(m, a->out, trie, p, next);
-        }
+        if (!all) differing_exits(m, a, p, next);
         if (n.size > 1) {
             at += 3;
             stack[at] = next, stack[at + 1] = other, stack[at + 2] = p + n.size;
@@ -499,6 +522,16 @@ static bool walk_apart(di_matcher *m, const di_trie *trie, uint32_t narrow, uint
     return p >= trie->count && m->x.failed == DI_OK;
 }
 
+/* The exit of a plain body quote by quote. */
+static exit_point *quote_exits(di_matcher *m, const exit_point *joined) {
+    const di_body *body = &m->vocabulary->bodies[joined->trie - EXIT_AFTER];
+    exit_point *list = malloc((body->quote_count + 1) * sizeof *list);
+    if (!list) fail(m, DI_ERR_MEMORY);
+    for (uint32_t i = 0; list && i < body->quote_count; i++)
+        list[i] = (exit_point){body->quotes[i], joined->slot, EXIT_REST};
+    return list;
+}
+
 /* The mask of a string body with conditions as what it lacks of the plain one. False: nothing was made. */
 static bool make_near(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_mask *out) {
     di_expr around = body_around(m, expr);
@@ -507,10 +540,21 @@ static bool make_near(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_mas
     uint32_t id = m->x.failed == DI_OK ? lexeme_mask_of(m, wide) : NOT_MADE;
     if (id == NOT_MADE) return false;
     const lexeme_mask base = m->lexeme_masks[id];
-    apart a = {.out = out, .base = &base};
+    bool joined = base.exit_count == 1 && base.exits[0].trie >= EXIT_AFTER;
+    exit_point *quotes = joined ? quote_exits(m, &base.exits[0]) : NULL;
+    apart a = {.out = out, .exits = base.exits, .exit_count = base.exit_count};
+    if (joined) {
+        a.exits = quotes;
+        a.exit_count = m->vocabulary->bodies[base.exits[0].trie - EXIT_AFTER].quote_count;
+    }
     out->tokens.base = id;
-    bool near = walk_apart(m, &m->vocabulary->all, lexer_id, wide, &a) &&
+    bool near = m->x.failed == DI_OK && walk_apart(m, &m->vocabulary->all, lexer_id, wide, &a) &&
                 walk_apart(m, &m->vocabulary->rest, lexer_id, wide, &a);
+    free(quotes);
+    if (near && joined && !a.changed) {
+        out->exit_count = 0;
+        append_exits(m, out, id, 0);
+    }
     if (near) return true;
     di_mask_free(&out->tokens);
     free(out->exits);
@@ -610,12 +654,15 @@ static void make_plain_body(di_matcher *m, di_expr expr, uint32_t lexer_id, lexe
     uint32_t behind = di_lexer_next(m, lexer_id, '"');
     out->tokens.base = BASE_BODY + which;
     if (behind == LEXER_DEAD) return;
-    bool ends = m->x.n.nodes[n.b].kind == DI_KIND_SET; /* nothing of the lexeme follows */
+    if (m->x.n.nodes[n.b].kind == DI_KIND_SET) { /* nothing of the lexeme follows */
+        note_exit(m, out, &body->after, 0, behind);
+        return;
+    }
     for (uint32_t i = 0; i < body->quote_count && m->x.failed == DI_OK; i++) {
         uint32_t node = body->quotes[i];
         if (rest->nodes[node].size == 1) continue;
         if (m->lexers[behind].accepts) note_exit(m, out, rest, node, behind);
-        if (!ends) walk(m, rest, node, behind, &out->tokens, note_exit, out);
+        walk(m, rest, node, behind, &out->tokens, note_exit, out);
     }
 }
 
@@ -675,10 +722,10 @@ static void make_lexeme_mask(di_matcher *m, uint32_t lexer_id, lexeme_mask *out)
     }
     const pair first = m->pair_pool[l.pairs];
     bool alone = l.count == 1 && first.slot == 0;
-    if (alone && open_body(m, first.value))
-        make_open(m, lexer_id, out);
-    else if (alone && string_body(m, first.value, &room))
+    if (alone && string_body(m, first.value, &room))
         make_body(m, first.value, lexer_id, room, out);
+    else if (alone && open_body(m, first.value))
+        make_open(m, lexer_id, out);
     else if (alone && m->x.n.nodes[first.value].kind != DI_KIND_OR) {
         if (!make_near(m, first.value, lexer_id, out) && m->x.failed == DI_OK &&
             !make_counted(m, first.value, lexer_id, out) && m->x.failed == DI_OK)
@@ -752,7 +799,7 @@ static void add_config(di_matcher *m, uint32_t id, mask *tokens, uint32_t *left,
     builder b = {tokens, c.row, left};
     for (uint32_t i = 0; i < m->lexeme_masks[lexemes].exit_count && m->x.failed == DI_OK; i++) {
         exit_point e = m->lexeme_masks[lexemes].exits[i];
-        walk_tail(m, &b, e.rest ? &m->vocabulary->rest : &m->vocabulary->all, e.node, e.slot);
+        walk_tail(m, &b, trie_of_exit(m->vocabulary, e.trie), e.node, e.slot);
     }
     for (uint32_t i = 0; c.start && i < r.token_count; i++)
         if (m->pair_pool[r.tokens + i].slot < m->vocabulary->rows) add_id(m, tokens, m->pair_pool[r.tokens + i].slot);
@@ -781,7 +828,7 @@ static void walk_configs(di_matcher *m, uint32_t id, mask *tokens) {
             p += n.size;
             continue;
         }
-        if (n.token != DI_NO_TOKEN) add_token(m, tokens, n.token);
+        if (n.token != DI_NO_TOKEN) add_token(m, trie, tokens, n.token);
         if (n.size > 1) {
             at += 2;
             m->walk_stack[at] = next;

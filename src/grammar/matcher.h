@@ -65,8 +65,11 @@ typedef struct mask {
 
 typedef struct exit_point { /* a lexeme may end at a node of a trie */
     uint32_t node, slot;
-    bool rest; /* in the trie of tokens that are not string-safe */
+    uint8_t trie; /* EXIT_ALL .. */
 } exit_point;
+
+/* Tries of the vocabulary: all tokens, those that are not string-safe, what is behind the quote in bodies[0], [1]. */
+enum { EXIT_ALL, EXIT_REST, EXIT_AFTER };
 
 typedef struct lexeme_mask {
     mask tokens;

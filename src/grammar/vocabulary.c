@@ -185,37 +185,87 @@ static bool build_safe(di_vocabulary *v, entry *entries, uint32_t *count, uint32
     return true;
 }
 
-/* Walks the tokens that are not string-safe from inside a string to the quote that closes it. */
-static bool build_body(di_vocabulary *v, di_encoding encoding, di_body *body) {
-    di_exprs x;
-    bool ok = di_exprs_init(&x, BODY_STATES, UINT64_MAX) == DI_OK;
-    di_expr inside = ok ? di_expr_star(&x, di_expr_any_point(&x, encoding)) : DI_EXPR_EMPTY;
-    di_expr start = di_expr_cat(&x, inside, di_expr_byte(&x, '"'));
-    di_expr *states = malloc((v->rest.count + 1) * sizeof *states); /* by depth, at most as many as nodes */
-    uint32_t *ends = malloc((v->rest.count + 1) * sizeof *ends), at = 0;
-    body->bits = malloc(v->words * sizeof *body->bits);
-    ok = ok && states && ends && body->bits;
-    if (ok) {
-        memcpy(body->bits, v->safe, v->words * sizeof *body->bits);
-        states[0] = start, ends[0] = v->rest.count;
+static void free_trie(di_trie *trie) {
+    free(trie->nodes);
+    free(trie->bytes);
+    free(trie->ids);
+    free(trie->kinds);
+    free(trie->safe_before);
+}
+
+/* Chains of tokens with equal bytes become runs. chain: [rows]. */
+static bool list_ids(di_trie *trie, const uint32_t *chain, uint32_t count) {
+    uint32_t used = 0;
+    trie->ids = malloc((count + 1) * sizeof *trie->ids);
+    if (!trie->ids) return false;
+    for (uint32_t p = 0; p < trie->count; p++) {
+        uint32_t id = trie->nodes[p].token;
+        if (id == DI_NO_TOKEN) continue;
+        trie->nodes[p].token = used;
+        for (; id != DI_NO_TOKEN; id = chain[id]) trie->ids[used++] = id;
+        trie->ids[used - 1] |= DI_LAST_ID;
     }
-    for (uint32_t p = 1; ok && p < v->rest.count;) {
+    return true;
+}
+
+/* entries: [count] tokens that are not string-safe. Scratch: ends [count], path [longest + 1]. */
+static bool build_after(const di_vocabulary *v, di_exprs *x, di_expr start, di_body *body, const entry *entries,
+                        uint32_t count, entry *ends, uint32_t *path) {
+    uint32_t *chain = malloc(v->rows * sizeof *chain), used = 0;
+    if (!chain) return false;
+    for (uint32_t id = 0; id < v->rows; id++) chain[id] = DI_NO_TOKEN;
+    for (uint32_t i = 0; i < count; i++) {
+        const entry *e = &entries[i];
+        di_expr state = start;
+        uint32_t at = 0;
+        while (at < e->length && state > DI_EXPR_EPSILON) state = di_expr_derive(x, state, e->bytes[at++]);
+        if (state == DI_EXPR_EPSILON && at < e->length) ends[used++] = (entry){e->bytes + at, e->length - at, e->id};
+    }
+    qsort(ends, used, sizeof *ends, compare_entries);
+    bool ok = build_trie(&body->after, ends, used, chain, path) && list_ids(&body->after, chain, used);
+    free(chain);
+    return ok;
+}
+
+/* The nodes of `rest` that are inside a string or at its end. Scratch: states, ends [nodes]. */
+static bool find_inside(di_vocabulary *v, di_exprs *x, di_expr start, di_body *body, di_expr *states, uint32_t *ends) {
+    uint32_t at = 0;
+    states[0] = start, ends[0] = v->rest.count;
+    for (uint32_t p = 1; p < v->rest.count;) {
         while (p >= ends[at]) at--;
         const di_trie_node n = v->rest.nodes[p];
-        di_expr next = di_expr_derive(&x, states[at], v->rest.bytes[p]);
+        di_expr next = di_expr_derive(x, states[at], v->rest.bytes[p]);
         for (uint32_t id = next == DI_EXPR_EMPTY ? DI_NO_TOKEN : n.token; id != DI_NO_TOKEN; id = v->same[id])
             body->bits[id / 64] |= (uint64_t)1 << id % 64;
         if (next == DI_EXPR_EPSILON) {
-            ok = di_grow(&body->quotes, &body->quote_capacity, (uint64_t)body->quote_count + 1, sizeof p);
-            if (ok) body->quotes[body->quote_count++] = p;
+            if (!di_grow(&body->quotes, &body->quote_capacity, (uint64_t)body->quote_count + 1, sizeof p)) return false;
+            body->quotes[body->quote_count++] = p;
         }
         bool deeper = next != DI_EXPR_EMPTY && next != DI_EXPR_EPSILON;
         if (deeper) states[++at] = next, ends[at] = p + n.size;
         p += deeper ? 1 : n.size;
     }
-    ok = ok && x.failed == DI_OK;
+    return x->failed == DI_OK;
+}
+
+/* entries: [count] tokens that are not string-safe; path: [longest + 1] scratch. */
+static bool build_body(di_vocabulary *v, di_encoding encoding, di_body *body, const entry *entries, uint32_t count,
+                       uint32_t *path) {
+    di_exprs x;
+    bool ok = di_exprs_init(&x, BODY_STATES, UINT64_MAX) == DI_OK;
+    di_expr inside = ok ? di_expr_star(&x, di_expr_any_point(&x, encoding)) : DI_EXPR_EMPTY;
+    di_expr start = di_expr_cat(&x, inside, di_expr_byte(&x, '"'));
+    di_expr *states = malloc((v->rest.count + 1) * sizeof *states);
+    uint32_t *ends = malloc((v->rest.count + 1) * sizeof *ends);
+    entry *behind = malloc((count + 1) * sizeof *behind);
+    body->bits = malloc(v->words * sizeof *body->bits);
+    ok = ok && states && ends && behind && body->bits;
+    if (ok) memcpy(body->bits, v->safe, v->words * sizeof *body->bits);
+    ok = ok && find_inside(v, &x, start, body, states, ends) &&
+         build_after(v, &x, start, body, entries, count, behind, path) && x.failed == DI_OK;
     free(states);
     free(ends);
+    free(behind);
     di_exprs_free(&x);
     return ok;
 }
@@ -232,7 +282,8 @@ static bool build(di_vocabulary *v, uint32_t count) {
         qsort(entries, used, sizeof *entries, compare_entries);
         ok = build_trie(&v->all, entries, used, v->same, path) && build_kinds(v, entries, used, path) &&
              build_safe(v, entries, &used, pairs) && build_trie(&v->rest, entries, used, v->same, path) &&
-             build_body(v, DI_ENCODING_JSON, &v->bodies[0]) && build_body(v, DI_ENCODING_JSON_GENERAL, &v->bodies[1]);
+             build_body(v, DI_ENCODING_JSON, &v->bodies[0], entries, used, path) &&
+             build_body(v, DI_ENCODING_JSON_GENERAL, &v->bodies[1], entries, used, path);
     }
     free(entries);
     free(pairs);
@@ -325,13 +376,6 @@ di_status di_vocabulary_of_tokenizer(const di_tokenizer *tokenizer, uint32_t row
     return status;
 }
 
-static void free_trie(di_trie *trie) {
-    free(trie->nodes);
-    free(trie->bytes);
-    free(trie->kinds);
-    free(trie->safe_before);
-}
-
 void di_vocabulary_free(di_vocabulary *v) {
     if (!v) return;
     free(v->bytes);
@@ -347,6 +391,7 @@ void di_vocabulary_free(di_vocabulary *v) {
     for (int i = 0; i < 2; i++) {
         free(v->bodies[i].bits);
         free(v->bodies[i].quotes);
+        free_trie(&v->bodies[i].after);
     }
     free(v->stop);
     free(v->stops);

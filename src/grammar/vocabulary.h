@@ -5,11 +5,12 @@
 #include "grammar/grammar.h"
 
 #define DI_NO_TOKEN UINT32_MAX
+#define DI_LAST_ID  0x80000000u
 enum { DI_SAFE_LEVELS = 16 };
 
 /* Nodes in depth-first order; node 0 is the root and has no byte. */
 typedef struct di_trie_node {
-    uint32_t token; /* that ends here, DI_NO_TOKEN if none */
+    uint32_t token; /* that ends here, DI_NO_TOKEN if none; index of the first in `ids` where the trie has them */
     uint32_t size;  /* nodes of the subtree, itself included */
 } di_trie_node;
 
@@ -17,7 +18,8 @@ typedef struct di_trie {
     di_trie_node *nodes; /* [count] */
     uint8_t *bytes;      /* [count] byte that leads to the node */
     uint32_t count;
-    uint32_t *kinds;       /* [count] of characters of string-safe tokens below the node; NULL in `rest` */
+    uint32_t *ids;         /* of tokens, DI_LAST_ID marks the last one of a node; NULL in tries of whole tokens */
+    uint32_t *kinds;       /* [count] of characters of string-safe tokens below the node; NULL but in `all` */
     uint32_t *safe_before; /* [count + 1] string-safe tokens at nodes before this one: indices of safe_order */
 } di_trie;
 
@@ -36,6 +38,7 @@ typedef struct di_body {
     uint64_t *bits;   /* [words] tokens that stay inside or end with the closing quote */
     uint32_t *quotes; /* [quote_count] nodes of `rest` that the closing quote leads to */
     uint32_t quote_count, quote_capacity;
+    di_trie after; /* of what tokens have behind the closing quote */
 } di_body;
 
 struct di_vocabulary {
