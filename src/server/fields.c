@@ -297,8 +297,8 @@ static di_status check_member(const check *c, const char *prefix, const di_json 
     int length = snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", member->key);
     bool printable = length < (int)sizeof path && strlen(member->key) == member->key_length;
     const di_field *field = printable ? find_row(c->endpoint, path) : NULL;
+    if (member->type == DI_JSON_NULL) return DI_OK; /* the same as absent, known or not */
     if (!field) return unknown_field(c, path);
-    if (member->type == DI_JSON_NULL) return DI_OK;
     di_status status = check_value(field, member, c->config, c->error);
     if (status != DI_OK || field->use == DI_FIELD_IGNORED) return status;
     if (member->type == DI_JSON_OBJECT && has_rows_inside(c->endpoint, path)) return check_object(c, path, member);

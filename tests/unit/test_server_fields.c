@@ -247,8 +247,8 @@ static void unknown_fields_are_named(void **state) {
     (void)state;
     di_error error;
     di_text unknown = {0};
-    const char body[] =
-        "{\"messages\":[1],\"temprature\":0,\"stream_options\":{\"x\":1},\"thinking\":{\"type\":\"enabled\"}}";
+    const char body[] = "{\"messages\":[1],\"temprature\":0,\"nothing\":null,\"stream_options\":{\"x\":1},\"thinking\":"
+                        "{\"type\":\"enabled\"}}";
     assert_int_equal(check_text(DI_ENDPOINT_CHAT, body, strlen(body), false, &unknown, &error), DI_OK);
     assert_string_equal(unknown.data, "temprature, stream_options.x");
     assert_int_equal(check_text(DI_ENDPOINT_CHAT, body, strlen(body), true, &unknown, &error), DI_ERR_INVALID_ARGUMENT);
