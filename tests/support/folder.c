@@ -14,10 +14,13 @@
 
 #include <cmocka.h>
 
-enum { PATH_BYTES = 512 };
+static void join(char out[DI_FOLDER_PATH], const char *folder, const char *name) {
+    if (snprintf(out, DI_FOLDER_PATH, "%s/%s", folder, name) >= DI_FOLDER_PATH)
+        fail_msg("path too long: %s/%s", folder, name);
+}
 
-static void join(char out[PATH_BYTES], const char *folder, const char *name) {
-    if (snprintf(out, PATH_BYTES, "%s/%s", folder, name) >= PATH_BYTES) fail_msg("path too long: %s/%s", folder, name);
+void di_folder_path(const di_folder *folder, const char *name, char out[DI_FOLDER_PATH]) {
+    join(out, folder->path, name);
 }
 
 static char *read_file(const char *path, size_t *length) {
@@ -39,7 +42,7 @@ di_folder di_folder_new(const char *from) {
     DIR *directory = from ? opendir(from) : NULL;
     if (from && !directory) fail_msg("cannot open %s: %s", from, strerror(errno));
     for (const struct dirent *entry; directory && (entry = readdir(directory));) {
-        char path[PATH_BYTES];
+        char path[DI_FOLDER_PATH];
         struct stat info;
         join(path, from, entry->d_name);
         if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) continue;
@@ -55,7 +58,7 @@ di_folder di_folder_new(const char *from) {
 void di_folder_delete(di_folder *folder) {
     DIR *directory = opendir(folder->path);
     for (const struct dirent *entry; directory && (entry = readdir(directory));) {
-        char path[PATH_BYTES];
+        char path[DI_FOLDER_PATH];
         join(path, folder->path, entry->d_name);
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 && remove(path) != 0) {
             di_folder inner;
@@ -67,36 +70,36 @@ void di_folder_delete(di_folder *folder) {
 }
 
 char *di_folder_read(const di_folder *folder, const char *name, size_t *length) {
-    char path[PATH_BYTES];
+    char path[DI_FOLDER_PATH];
     size_t unused;
-    join(path, folder->path, name);
+    di_folder_path(folder, name, path);
     return read_file(path, length ? length : &unused);
 }
 
 void di_folder_write(const di_folder *folder, const char *name, const void *data, size_t length) {
-    char path[PATH_BYTES];
-    join(path, folder->path, name);
+    char path[DI_FOLDER_PATH];
+    di_folder_path(folder, name, path);
     FILE *file = fopen(path, "wb");
     if (!file || fwrite(data, 1, length, file) != length || fclose(file) != 0)
         fail_msg("cannot write %s: %s", path, strerror(errno));
 }
 
 void di_folder_remove(const di_folder *folder, const char *name) {
-    char path[PATH_BYTES];
-    join(path, folder->path, name);
+    char path[DI_FOLDER_PATH];
+    di_folder_path(folder, name, path);
     if (remove(path) != 0) fail_msg("cannot remove %s: %s", path, strerror(errno));
 }
 
 void di_folder_rename(const di_folder *folder, const char *from, const char *to) {
-    char a[PATH_BYTES], b[PATH_BYTES];
-    join(a, folder->path, from);
-    join(b, folder->path, to);
+    char a[DI_FOLDER_PATH], b[DI_FOLDER_PATH];
+    di_folder_path(folder, from, a);
+    di_folder_path(folder, to, b);
     if (rename(a, b) != 0) fail_msg("cannot rename %s: %s", a, strerror(errno));
 }
 
 void di_folder_resize(const di_folder *folder, const char *name, uint64_t bytes) {
-    char path[PATH_BYTES];
-    join(path, folder->path, name);
+    char path[DI_FOLDER_PATH];
+    di_folder_path(folder, name, path);
     if (truncate(path, (off_t)bytes) != 0) fail_msg("cannot resize %s: %s", path, strerror(errno));
 }
 
@@ -157,8 +160,8 @@ void di_folder_write_shard(const di_folder *folder, const char *shard, const cha
 }
 
 void di_folder_poke(const di_folder *folder, const char *name, uint64_t offset, const void *data, size_t length) {
-    char path[PATH_BYTES];
-    join(path, folder->path, name);
+    char path[DI_FOLDER_PATH];
+    di_folder_path(folder, name, path);
     int file = open(path, O_WRONLY | O_CLOEXEC);
     if (file < 0 || pwrite(file, data, length, (off_t)offset) != (ssize_t)length)
         fail_msg("cannot change %s: %s", path, strerror(errno));

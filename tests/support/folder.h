@@ -17,6 +17,9 @@ typedef struct di_folder {
 di_folder di_folder_new(const char *from);
 void di_folder_delete(di_folder *folder); /* with everything in it */
 
+/* FOLDER/name. */
+enum { DI_FOLDER_PATH = 512 };
+void di_folder_path(const di_folder *folder, const char *name, char out[DI_FOLDER_PATH]);
 /* Content of FOLDER/name, zero-terminated, malloc'ed. */
 char *di_folder_read(const di_folder *folder, const char *name, size_t *length);
 void di_folder_write(const di_folder *folder, const char *name, const void *data, size_t length);

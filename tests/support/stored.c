@@ -32,6 +32,11 @@ void di_stored_init(di_stored *s) {
     assert_non_null(s->log);
 }
 
+void di_stored_start(di_stored *s) {
+    di_stored_init(s);
+    di_stored_open(s);
+}
+
 void di_stored_open(di_stored *s) {
     di_stored_close(s);
     di_disk_options options = {.folder = s->folder.path,
@@ -134,6 +139,18 @@ uint32_t di_stored_load(di_stored *s, uint64_t salt, const int32_t *ids, uint32_
     return result == DI_DISK_LOADED ? position : 0;
 }
 
+void di_stored_save_walk(di_stored *s, uint64_t salt, uint32_t seed, uint32_t position) {
+    int32_t ids[STORED_WALK];
+    di_stored_ids(seed, ids, STORED_WALK);
+    di_stored_save(s, salt, ids, position);
+}
+
+uint32_t di_stored_load_walk(di_stored *s, uint64_t salt, uint32_t seed) {
+    int32_t ids[STORED_WALK];
+    di_stored_ids(seed, ids, STORED_WALK);
+    return di_stored_load(s, salt, ids, STORED_WALK);
+}
+
 di_disk_counters di_stored_counters(di_stored *s) {
     di_disk_counters counters;
     di_disk_get_counters(s->disk, &counters);
@@ -154,16 +171,16 @@ static int by_name(const void *a, const void *b) {
     return strcmp(a, b);
 }
 
-void di_stored_list(const di_stored *s, di_stored_files *files) {
+void di_stored_list(const di_folder *folder, di_stored_files *files) {
     di_error error = {0};
     *files = (di_stored_files){0};
-    if (di_disk_walk(s->folder.path, false, add_file, files, &error) != DI_OK) fail_msg("%s", error.message);
+    if (di_disk_walk(folder->path, false, add_file, files, &error) != DI_OK) fail_msg("%s", error.message);
     qsort(files->paths, files->count, sizeof files->paths[0], by_name);
 }
 
 void di_stored_set_age(const di_stored *s, const char *path, int64_t seconds_ago) {
-    char full[512];
-    snprintf(full, sizeof full, "%s/%s", s->folder.path, path);
+    char full[DI_FOLDER_PATH];
+    di_folder_path(&s->folder, path, full);
     struct timespec now, times[2];
     clock_gettime(CLOCK_REALTIME, &now);
     times[0] = times[1] = (struct timespec){.tv_sec = now.tv_sec - seconds_ago, .tv_nsec = now.tv_nsec};

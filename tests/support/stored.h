@@ -9,7 +9,7 @@
 #include "cache/disk.h"
 #include "support/folder.h"
 
-enum { STORED_PAGE = 4, STORED_DIGEST = 0xD1, STORED_LAYOUT = 7 };
+enum { STORED_PAGE = 4, STORED_DIGEST = 0xD1, STORED_LAYOUT = 7, STORED_WALK = 64 };
 
 typedef struct di_stored {
     di_folder folder;
@@ -23,8 +23,9 @@ typedef struct di_stored {
     pthread_mutex_t mutex; /* of the warnings */
 } di_stored;
 
-void di_stored_init(di_stored *s); /* closed, with an empty folder */
-void di_stored_open(di_stored *s); /* closes first; waits until the folder is listed */
+void di_stored_init(di_stored *s);  /* closed, with an empty folder */
+void di_stored_start(di_stored *s); /* the same, and opened */
+void di_stored_open(di_stored *s);  /* closes first; waits until the folder is listed */
 void di_stored_close(di_stored *s);
 void di_stored_free(di_stored *s); /* with the folder */
 
@@ -36,6 +37,9 @@ void di_stored_queue(di_stored *s, uint64_t salt, const int32_t *ids, uint32_t p
 void di_stored_save(di_stored *s, uint64_t salt, const int32_t *ids, uint32_t position);
 /* Position up to which ids[0 .. count-1) come back, right in every byte; 0 = a miss. */
 uint32_t di_stored_load(di_stored *s, uint64_t salt, const int32_t *ids, uint32_t count);
+/* The same with the first STORED_WALK ids of the seed's walk. */
+void di_stored_save_walk(di_stored *s, uint64_t salt, uint32_t seed, uint32_t position);
+uint32_t di_stored_load_walk(di_stored *s, uint64_t salt, uint32_t seed);
 void di_stored_idle(di_stored *s);
 di_disk_counters di_stored_counters(di_stored *s);
 /* Payload of a block (of ids[0 .. (block + 1) * STORED_PAGE)) or, for DI_DISK_REST, of the snapshot at `position`. */
@@ -47,7 +51,7 @@ typedef struct di_stored_files {
     uint32_t count;
     uint64_t bytes;
 } di_stored_files;
-void di_stored_list(const di_stored *s, di_stored_files *files);
+void di_stored_list(const di_folder *folder, di_stored_files *files);
 /* Sets a file's age. */
 void di_stored_set_age(const di_stored *s, const char *path, int64_t seconds_ago);
 

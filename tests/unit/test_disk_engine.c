@@ -16,8 +16,9 @@
 
 #include "cache/disk_record.h"
 #include "engine/engine_internal.h"
-#include "support/folder.h"
+#include "support/gate.h"
 #include "support/requests.h"
+#include "support/stored.h"
 
 #define NANO DI_TEST_DATA "/nano"
 enum { WAIT_MS = 60000, OUTPUT = 6, MOST_OPTIONS = 16 };
@@ -32,6 +33,7 @@ static void set(setup *s, const char *name, const char *value) {
     s->options[s->count++] = (di_option){name, value};
 }
 
+/* Without cache yet. */
 static setup base(bool compact) {
     setup s = {.count = 0};
     set(&s, "prefill", compact ? "compact" : "off");
@@ -46,16 +48,29 @@ static di_engine *open_setup(const setup *s) {
 }
 
 /* Without memory tier, so that every hit comes from disk; or with a little, or with much. */
-static di_engine *open_cached(bool compact, const char *folder, const char *ram) {
+static setup cached(bool compact, const char *folder, const char *ram) {
     setup s = base(compact);
     set(&s, "cache-dir", folder);
     set(&s, "cache-ram", ram);
+    return s;
+}
+
+static di_engine *open_cached(bool compact, const char *folder, const char *ram) {
+    setup s = cached(compact, folder, ram);
     return open_setup(&s);
 }
 
 static void settle(di_engine *engine) {
     di_assert_idle(engine);
     assert_true(di_disk_wait_idle(engine->disk, WAIT_MS));
+}
+
+static void close_without_failures(di_engine *engine) {
+    di_disk_counters counters;
+    settle(engine);
+    di_disk_get_counters(engine->disk, &counters);
+    assert_int_equal(counters.load_failures + counters.save_failures, 0);
+    di_close(engine);
 }
 
 static di_job ask(const int32_t *ids, uint32_t count) {
@@ -119,6 +134,14 @@ static void seed_all(di_engine *engine) {
     }
 }
 
+/* An engine without memory tier whose folder holds every prompt. */
+static di_engine *open_seeded(const char *folder) {
+    di_engine *engine = open_cached(false, folder, "0");
+    seed_all(engine);
+    settle(engine);
+    return engine;
+}
+
 /* hit: every variant must find the checkpoint it ends behind; but a few tokens more than memory has are not worth
  * reading from disk. */
 static void ask_all(di_engine *engine, int compact, bool hit, const char *what) {
@@ -164,11 +187,7 @@ static void all_tiers_give_the_same_bytes(void **state) {
         engine = open_cached(compact, folder.path, "200k"); /* most is evicted from memory and read again */
         ask_all(engine, compact, true, "evicted and read again");
         assert_true(di_engine_counter(engine, DI_COUNT_CACHED_TOKENS_DISK) > 1000 / stride);
-        settle(engine);
-        di_disk_counters counters;
-        di_disk_get_counters(engine->disk, &counters);
-        assert_int_equal(counters.load_failures + counters.save_failures, 0);
-        di_close(engine);
+        close_without_failures(engine);
         di_folder_delete(&folder);
     }
 }
@@ -182,9 +201,7 @@ static void filling_while_asking(void **state) {
         ask_all(engine, compact, false, "filling");
         di_close(engine);
         /* So little room that records are evicted all the time. */
-        setup s = base(compact);
-        set(&s, "cache-dir", folder.path);
-        set(&s, "cache-ram", "0");
+        setup s = cached(compact, folder.path, "0");
         set(&s, "cache-disk", "300k");
         engine = open_setup(&s);
         ask_all(engine, compact, false, "little room on disk");
@@ -221,9 +238,7 @@ static void drafts_on_and_off_share_a_folder(void **state) {
         di_folder folder = di_folder_new(NULL);
         for (int second = 0; second < 2; second++) {
             bool drafts = order != second;
-            setup s = base(false);
-            set(&s, "cache-dir", folder.path);
-            set(&s, "cache-ram", "0");
+            setup s = cached(false, folder.path, "0");
             set(&s, "spec", drafts ? "5" : "off");
             di_engine *engine = open_setup(&s);
             if (!second) seed_all(engine);
@@ -231,11 +246,7 @@ static void drafts_on_and_off_share_a_folder(void **state) {
             ask_all(engine, 0, true, drafts ? "with drafts" : "without drafts");
             assert_true(di_engine_counter(engine, DI_COUNT_CACHED_TOKENS_DISK) > 1000 / stride);
             assert_int_equal(di_engine_counter(engine, DI_COUNT_DRAFTED) > 0, drafts);
-            settle(engine);
-            di_disk_counters counters;
-            di_disk_get_counters(engine->disk, &counters);
-            assert_int_equal(counters.load_failures + counters.save_failures, 0);
-            di_close(engine);
+            close_without_failures(engine);
         }
         di_folder_delete(&folder);
     }
@@ -244,9 +255,7 @@ static void drafts_on_and_off_share_a_folder(void **state) {
 static void two_engines_share_a_folder(void **state) {
     (void)state;
     di_folder folder = di_folder_new(NULL);
-    di_engine *first = open_cached(false, folder.path, "0");
-    seed_all(first);
-    settle(first);
+    di_engine *first = open_seeded(folder.path);
     di_engine *second = open_cached(false, folder.path, "0");
     ask_all(second, 0, true, "second process");
     assert_true(di_engine_counter(second, DI_COUNT_CACHED_TOKENS_DISK) > 1000);
@@ -262,13 +271,9 @@ static void two_engines_share_a_folder(void **state) {
 static void a_deadline_that_passes_is_a_plain_miss(void **state) {
     (void)state;
     di_folder folder = di_folder_new(NULL);
-    di_engine *engine = open_cached(false, folder.path, "0");
-    seed_all(engine);
-    settle(engine);
+    di_engine *engine = open_seeded(folder.path);
     di_close(engine);
-    setup s = base(false);
-    set(&s, "cache-dir", folder.path);
-    set(&s, "cache-ram", "0");
+    setup s = cached(false, folder.path, "0");
     set(&s, "restore-ms", "0");
     engine = open_setup(&s);
     ask_all(engine, 0, false, "no time to read");
@@ -279,9 +284,7 @@ static void a_deadline_that_passes_is_a_plain_miss(void **state) {
 static void requests_end_while_they_are_restored(void **state) {
     (void)state;
     di_folder folder = di_folder_new(NULL);
-    di_engine *engine = open_cached(false, folder.path, "0");
-    seed_all(engine);
-    settle(engine);
+    di_engine *engine = open_seeded(folder.path);
     for (uint32_t i = 0; i < 120; i++) {
         const variant *v = &variants[0][i % LENGTHS / stride * stride][1 + i % 4];
         di_job job = ask(v->ids, v->count);
@@ -308,41 +311,50 @@ static void requests_end_while_they_are_restored(void **state) {
     di_folder_delete(&folder);
 }
 
+static const variant *member_of_crowd(int compact, uint32_t i) {
+    return &variants[compact][i % LENGTHS / stride * stride][2 + i % 3];
+}
+
+/* CROWD requests, each six above the six before: one step passes for each that comes, so that those who run have to
+ * make way whatever the machine's speed. */
+static void run_crowd(di_engine *engine, int compact) {
+    enum { CROWD = 24 };
+    di_request *requests[CROWD];
+    di_gate_open(false);
+    for (uint32_t i = 0; i < CROWD; i++) {
+        const variant *v = member_of_crowd(compact, i);
+        di_job job = ask(v->ids, v->count);
+        job.priority = (int32_t)(i / 6);
+        requests[i] = di_submit_job(engine, &job, NULL, NULL);
+        assert_true(di_gate_wait(WAIT_MS, NULL));
+        di_gate_pass();
+    }
+    di_gate_open(true);
+    for (uint32_t i = 0; i < CROWD; i++) {
+        di_outcome outcome = {0};
+        di_drain(requests[i], &outcome);
+        di_assert_same(&member_of_crowd(compact, i)->cold, &outcome, "crowd");
+    }
+}
+
 /* Many at once, with pages for few of them: what is moved out comes back from the swap space, from disk, or is computed
  * again. */
 static void preempted_requests_come_back_from_disk(void **state) {
     (void)state;
-    enum { CROWD = 24 };
     for (int compact = 0; compact < 2; compact++) {
         uint64_t recomputes = 0;
         for (int swap = 0; swap < 2; swap++) {
             di_folder folder = di_folder_new(NULL);
-            setup s = base(compact);
-            set(&s, "cache-dir", folder.path);
-            set(&s, "cache-ram", "0");
+            setup s = cached(compact, folder.path, "0");
             set(&s, "kv-ram", "least");
             set(&s, "context", "512");
             set(&s, "swap-ram", swap ? "200k" : "0");
             di_engine *engine = open_setup(&s);
-            for (int round = 0; round < 2; round++) {
-                di_request *requests[CROWD];
-                for (uint32_t i = 0; i < CROWD; i++) {
-                    const variant *v = &variants[compact][i % LENGTHS / stride * stride][2 + i % 3];
-                    di_job job = ask(v->ids, v->count);
-                    job.priority = (int32_t)(i / 6);
-                    requests[i] = di_submit_job(engine, &job, NULL, NULL);
-                    usleep(i % 4 * 1500);
-                }
-                for (uint32_t i = 0; i < CROWD; i++) {
-                    di_outcome outcome = {0};
-                    di_drain(requests[i], &outcome);
-                    di_assert_same(&variants[compact][i % LENGTHS / stride * stride][2 + i % 3].cold, &outcome,
-                                   "crowd");
-                }
-            }
+            di_gate_on(engine, true);
+            for (int round = 0; round < 2; round++) run_crowd(engine, compact);
             recomputes += di_engine_counter(engine, DI_COUNT_RECOMPUTES);
             settle(engine);
-            di_close(engine);
+            di_gate_close(engine);
             di_folder_delete(&folder);
         }
         assert_true(recomputes > 0);
@@ -422,18 +434,10 @@ static void a_state_is_taken_over_in_pieces(void **state) {
 
 /* ---------------------------------------------------------------- damage */
 
-typedef struct file_list {
-    char paths[64][128];
-    uint64_t bytes[64];
-    uint32_t count;
-} file_list;
-
-static bool add_file(void *arg, const di_disk_record *r) {
-    file_list *list = arg;
-    assert_true(list->count < 64);
-    snprintf(list->paths[list->count], sizeof list->paths[0], "%s", r->path);
-    list->bytes[list->count++] = r->bytes;
-    return true;
+/* A byte of a record becomes another one. */
+static void poke_other(const di_folder *folder, const char *path, const char *right, uint64_t at) {
+    char changed = (char)(right[at] ^ (1 + (int)(at % 255)));
+    di_folder_poke(folder, path, at, &changed, 1);
 }
 
 /* The damaged file as it was, once it is stored again; files that this conversation does not read are put right here.
@@ -463,17 +467,15 @@ static void damage_changes_no_answer(void **state) {
         di_outcome outcome;
         di_run_job(engine, &job, &outcome);
         settle(engine);
-        file_list files = {.count = 0};
-        di_error error = {0};
-        assert_int_equal(di_disk_walk(folder.path, false, add_file, &files, &error), DI_OK);
+        di_stored_files files;
+        di_stored_list(&folder, &files);
         assert_true(files.count >= 3);
         uint64_t flipped = 0, misses = 0;
         for (uint32_t f = 0; f < files.count; f++) {
             size_t length;
             char *right = di_folder_read(&folder, files.paths[f], &length);
             for (uint64_t at = 0; at < length; at += at < 200 && step > 1 ? 9 : step) {
-                char changed = (char)(right[at] ^ (1 + (int)(at % 255)));
-                di_folder_poke(&folder, files.paths[f], at, &changed, 1);
+                poke_other(&folder, files.paths[f], right, at);
                 di_run_job(engine, &job, &outcome);
                 di_assert_same(&v->cold, &outcome, "damaged");
                 misses += outcome.usage.cached_tokens < lengths[3] - 1;
@@ -490,6 +492,16 @@ static void damage_changes_no_answer(void **state) {
     }
 }
 
+static di_disk_fault fault_of(const char *path) {
+    di_disk_header header;
+    const int32_t *ids;
+    const char *payload, *why;
+    char *bytes = NULL;
+    di_disk_fault fault = di_disk_read(&di_disk_system_io, path, 1 << 30, &header, &bytes, &ids, &payload, &why);
+    if (fault == DI_DISK_SOUND) free(bytes);
+    return fault;
+}
+
 /* Every byte of every record that an engine wrote, and every length (a sample of them in a short run): none is taken
  * for sound. */
 static void no_damaged_record_is_read(void **state) {
@@ -502,33 +514,22 @@ static void no_damaged_record_is_read(void **state) {
     di_run_job(engine, &job, &outcome);
     settle(engine);
     di_close(engine);
-    file_list files = {.count = 0};
-    di_error error = {0};
-    assert_int_equal(di_disk_walk(folder.path, false, add_file, &files, &error), DI_OK);
+    di_stored_files files;
+    di_stored_list(&folder, &files);
     for (uint32_t f = 0; f < files.count; f++) {
-        char path[512], *read_bytes;
-        const char *payload, *why;
-        const int32_t *ids;
-        di_disk_header header;
+        char path[DI_FOLDER_PATH];
         size_t length;
         char *right = di_folder_read(&folder, files.paths[f], &length);
-        snprintf(path, sizeof path, "%s/%s", folder.path, files.paths[f]);
+        di_folder_path(&folder, files.paths[f], path);
         for (uint64_t at = 0; at < length; at += at < 300 ? 1 : step) {
-            char changed = (char)(right[at] ^ (1 + (int)(at % 255)));
-            di_folder_poke(&folder, files.paths[f], at, &changed, 1);
-            assert_int_equal(
-                di_disk_read(&di_disk_system_io, path, 1 << 30, &header, &read_bytes, &ids, &payload, &why),
-                DI_DISK_DAMAGED);
+            poke_other(&folder, files.paths[f], right, at);
+            assert_int_equal(fault_of(path), DI_DISK_DAMAGED);
             di_folder_poke(&folder, files.paths[f], at, right + at, 1);
         }
-        assert_int_equal(di_disk_read(&di_disk_system_io, path, 1 << 30, &header, &read_bytes, &ids, &payload, &why),
-                         DI_DISK_SOUND);
-        free(read_bytes);
+        assert_int_equal(fault_of(path), DI_DISK_SOUND);
         for (uint64_t cut = length; cut-- > 0; cut -= cut > 300 && cut > step ? step - 1 : 0) {
             di_folder_resize(&folder, files.paths[f], cut);
-            assert_int_equal(
-                di_disk_read(&di_disk_system_io, path, 1 << 30, &header, &read_bytes, &ids, &payload, &why),
-                DI_DISK_DAMAGED);
+            assert_int_equal(fault_of(path), DI_DISK_DAMAGED);
         }
         free(right);
     }
@@ -539,9 +540,7 @@ static void no_damaged_record_is_read(void **state) {
 static void a_folder_that_changes_under_the_engine(void **state) {
     (void)state;
     di_folder folder = di_folder_new(NULL);
-    di_engine *engine = open_cached(false, folder.path, "0");
-    seed_all(engine);
-    settle(engine);
+    di_engine *engine = open_seeded(folder.path);
     for (uint32_t round = 0; round < 3; round++) {
         if (round == 0) di_folder_delete(&folder);
         if (round == 1) assert_int_equal(access(folder.path, F_OK), -1);

@@ -21,7 +21,7 @@
 #include "cache/disk_record.h"
 #include "support/stored.h"
 
-enum { MOST = 64, STATES = 3 };
+enum { MOST = STORED_WALK, STATES = 3 };
 static const uint64_t SALT = 5;
 
 static const uint32_t positions[STATES] = {6, 11, 3};
@@ -84,13 +84,37 @@ static void expect_refused(di_stored *s, const char *path, const void *bytes, si
 }
 
 static void begin(di_stored *s, di_stored_files *files) {
-    di_stored_init(s);
-    di_stored_open(s);
+    di_stored_start(s);
     save_all(s);
     assert_int_equal(load_all(s), STATES);
     di_stored_close(s);
-    di_stored_list(s, files);
+    di_stored_list(&s->folder, files);
     assert_int_equal(files->count, 2 + 3);
+}
+
+/* Every record once: `harm` may do with it and its bytes what it likes, then it is put right. */
+static void harm_each(di_stored *s, const di_stored_files *files,
+                      void (*harm)(di_stored *s, const di_stored_files *files, uint32_t f, char *bytes,
+                                   size_t length)) {
+    for (uint32_t f = 0; f < files->count; f++) {
+        size_t length;
+        char *right = di_folder_read(&s->folder, files->paths[f], &length), *bytes = malloc(length);
+        assert_non_null(bytes);
+        memcpy(bytes, right, length);
+        harm(s, files, f, bytes, length);
+        di_folder_write(&s->folder, files->paths[f], right, length);
+        free(bytes);
+        free(right);
+    }
+}
+
+static void flip_bytes(di_stored *s, const di_stored_files *files, uint32_t f, char *bytes, size_t length) {
+    static const char flips[] = {1, (char)0x80, (char)0xFF};
+    for (size_t i = 0; i < length; i++) {
+        bytes[i] ^= flips[i % 3];
+        expect_refused(s, files->paths[f], bytes, length, "flip", i);
+        bytes[i] ^= flips[i % 3];
+    }
 }
 
 static void every_flipped_byte_is_a_miss(void **state) {
@@ -98,18 +122,7 @@ static void every_flipped_byte_is_a_miss(void **state) {
     di_stored s;
     di_stored_files files;
     begin(&s, &files);
-    for (uint32_t f = 0; f < files.count; f++) {
-        size_t length;
-        char *bytes = di_folder_read(&s.folder, files.paths[f], &length);
-        for (size_t i = 0; i < length; i++) {
-            static const char flips[] = {1, (char)0x80, (char)0xFF};
-            bytes[i] ^= flips[i % 3];
-            expect_refused(&s, files.paths[f], bytes, length, "flip", i);
-            bytes[i] ^= flips[i % 3];
-        }
-        di_folder_write(&s.folder, files.paths[f], bytes, length);
-        free(bytes);
-    }
+    harm_each(&s, &files, flip_bytes);
     di_stored_free(&s);
 }
 
@@ -130,22 +143,34 @@ static void damage_everywhere_heals_at_once(void **state) {
     di_stored_free(&s);
 }
 
+static void change_length(di_stored *s, const di_stored_files *files, uint32_t f, char *bytes, size_t length) {
+    char longer[4096] = {0};
+    assert_true(length + 40 < sizeof longer);
+    memcpy(longer, bytes, length);
+    for (size_t cut = 0; cut < length + 40; cut++)
+        if (cut != length) expect_refused(s, files->paths[f], longer, cut, "length", cut);
+}
+
 static void every_length_but_the_right_one_is_a_miss(void **state) {
     (void)state;
     di_stored s;
     di_stored_files files;
     begin(&s, &files);
-    for (uint32_t f = 0; f < files.count; f++) {
+    harm_each(&s, &files, change_length);
+    di_stored_free(&s);
+}
+
+static void put_others_in_its_place(di_stored *s, const di_stored_files *files, uint32_t f, char *own,
+                                    size_t own_length) {
+    (void)own;
+    (void)own_length;
+    for (uint32_t g = 0; g < files->count; g++) {
+        if (g == f) continue;
         size_t length;
-        char *bytes = di_folder_read(&s.folder, files.paths[f], &length), longer[4096] = {0};
-        assert_true(length + 40 < sizeof longer);
-        memcpy(longer, bytes, length);
-        for (size_t cut = 0; cut < length + 40; cut++)
-            if (cut != length) expect_refused(&s, files.paths[f], longer, cut, "length", cut);
-        di_folder_write(&s.folder, files.paths[f], bytes, length);
+        char *bytes = di_folder_read(&s->folder, files->paths[g], &length);
+        expect_refused(s, files->paths[f], bytes, length, "file", g);
         free(bytes);
     }
-    di_stored_free(&s);
 }
 
 /* Every file under every other file's name, and under another model's. */
@@ -154,18 +179,7 @@ static void exchanged_files_are_misses(void **state) {
     di_stored s;
     di_stored_files files;
     begin(&s, &files);
-    for (uint32_t f = 0; f < files.count; f++) {
-        size_t length, own_length;
-        char *own = di_folder_read(&s.folder, files.paths[f], &own_length);
-        for (uint32_t g = 0; g < files.count; g++) {
-            if (g == f) continue;
-            char *bytes = di_folder_read(&s.folder, files.paths[g], &length);
-            expect_refused(&s, files.paths[f], bytes, length, "file", g);
-            free(bytes);
-        }
-        di_folder_write(&s.folder, files.paths[f], own, own_length);
-        free(own);
-    }
+    harm_each(&s, &files, put_others_in_its_place);
     /* The whole folder of one model renamed to another's. */
     char from[64], to[64];
     snprintf(from, sizeof from, "%.33s", files.paths[0]);
@@ -206,22 +220,13 @@ static void a_folder_full_of_damage_does_not_flood_the_log(void **state) {
     (void)state;
     di_stored s;
     di_stored_files files;
-    di_stored_init(&s);
-    di_stored_open(&s);
-    for (uint32_t seed = 0; seed < 60; seed++) {
-        int32_t ids[MOST];
-        di_stored_ids(seed, ids, MOST);
-        di_stored_save(&s, SALT, ids, 6);
-    }
+    di_stored_start(&s);
+    for (uint32_t seed = 0; seed < 60; seed++) di_stored_save_walk(&s, SALT, seed, 6);
     di_stored_close(&s);
-    di_stored_list(&s, &files);
+    di_stored_list(&s.folder, &files);
     for (uint32_t f = 0; f < files.count; f++) di_folder_resize(&s.folder, files.paths[f], 100);
     di_stored_open(&s);
-    for (uint32_t seed = 0; seed < 60; seed++) {
-        int32_t ids[MOST];
-        di_stored_ids(seed, ids, MOST);
-        assert_int_equal(di_stored_load(&s, SALT, ids, MOST), 0);
-    }
+    for (uint32_t seed = 0; seed < 60; seed++) assert_int_equal(di_stored_load_walk(&s, SALT, seed), 0);
     assert_true(s.warnings > 10 && s.warnings < 30);
     assert_non_null(strstr(s.last_warning, "cache verify"));
     di_stored_free(&s);
@@ -242,11 +247,6 @@ static struct device {
     atomic_bool wrong_thread;
     pthread_t owner;
 } device;
-
-static void device_reset(void) {
-    memset(&device, 0, sizeof device);
-    device.owner = pthread_self();
-}
 
 static bool fails(operation op) {
     uint32_t number = atomic_fetch_add(&device.calls[op], 1);
@@ -307,6 +307,14 @@ static const di_disk_io device_io = {.open = device_open,
                                      .unlink = device_unlink,
                                      .touch = device_touch};
 
+/* A store on a device that works so far, still closed; the calling thread owns the store. */
+static void put_on_device(di_stored *s) {
+    memset(&device, 0, sizeof device);
+    device.owner = pthread_self();
+    di_stored_init(s);
+    s->io = &device_io;
+}
+
 /* Each call of each operation fails once, with each reason; afterwards everything works again. */
 static void every_call_may_fail(void **state) {
     (void)state;
@@ -315,9 +323,7 @@ static void every_call_may_fail(void **state) {
         uint32_t calls = 1;
         for (uint32_t n = 0; n < calls; n++) {
             di_stored s;
-            device_reset();
-            di_stored_init(&s);
-            s.io = &device_io;
+            put_on_device(&s);
             s.bytes = 800; /* a little less than all, so that eviction takes part */
             device.fail_from[op] = n;
             device.fail_to[op] = n + 1;
@@ -337,7 +343,7 @@ static void every_call_may_fail(void **state) {
             save_all(&s);
             if (load_all(&s) != STATES) fail_msg("operation %d, call %u: not healed", op, n);
             di_stored_files files;
-            di_stored_list(&s, &files);
+            di_stored_list(&s.folder, &files);
             assert_int_equal(files.count, 5); /* no rest of a write is left */
             assert_int_equal(files.bytes, di_stored_counters(&s).bytes);
             assert_false(device.wrong_thread);
@@ -352,9 +358,7 @@ static void a_full_disk_is_one_warning(void **state) {
     static const int errors[] = {ENOSPC, EDQUOT, EROFS, EIO};
     for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
         di_stored s;
-        device_reset();
-        di_stored_init(&s);
-        s.io = &device_io;
+        put_on_device(&s);
         device.fail_to[WRITE] = UINT32_MAX;
         device.error = errors[e];
         di_stored_open(&s);
@@ -365,15 +369,13 @@ static void a_full_disk_is_one_warning(void **state) {
         assert_int_equal(di_stored_counters(&s).records, 0);
         assert_true(di_stored_counters(&s).save_failures > 3);
         di_stored_files files;
-        di_stored_list(&s, &files);
+        di_stored_list(&s.folder, &files);
         assert_int_equal(files.count, 0);
         device.fail_to[WRITE] = 0;
         save_all(&s);
         assert_int_equal(load_all(&s), STATES);
         device.fail_to[WRITE] = UINT32_MAX; /* full again: said again */
-        int32_t ids[MOST];
-        di_stored_ids(77, ids, MOST);
-        di_stored_save(&s, SALT, ids, 20);
+        di_stored_save_walk(&s, SALT, 77, 20);
         assert_int_equal(s.warnings, 2);
         assert_int_equal(load_all(&s), STATES);
         di_stored_free(&s);
@@ -384,9 +386,7 @@ static void short_and_interrupted_transfers_are_completed(void **state) {
     (void)state;
     for (uint32_t most = 1; most < 40; most += most < 8 ? 1 : 9) {
         di_stored s;
-        device_reset();
-        di_stored_init(&s);
-        s.io = &device_io;
+        put_on_device(&s);
         device.most = most;
         device.interrupt = most % 2;
         di_stored_open(&s);
@@ -403,9 +403,7 @@ static void a_passing_failure_keeps_the_record(void **state) {
     static const int errors[] = {EMFILE, ENFILE, ENOMEM, EACCES};
     for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
         di_stored s;
-        device_reset();
-        di_stored_init(&s);
-        s.io = &device_io;
+        put_on_device(&s);
         di_stored_open(&s);
         save_all(&s);
         device.error = errors[e];
@@ -423,9 +421,7 @@ static void a_full_queue_drops_and_never_leaves_a_snapshot_alone(void **state) {
     (void)state;
     di_stored s;
     int32_t ids[MOST];
-    device_reset();
-    di_stored_init(&s);
-    s.io = &device_io;
+    put_on_device(&s);
     s.queue_bytes = 2000;
     di_stored_open(&s);
     device.held = true;
@@ -439,21 +435,17 @@ static void a_full_queue_drops_and_never_leaves_a_snapshot_alone(void **state) {
     di_stored_idle(&s);
     assert_int_equal(di_stored_counters(&s).queued, 0);
     uint32_t found = 0, snapshots = 0;
-    for (uint32_t seed = 0; seed < 50; seed++) {
-        di_stored_ids(seed, ids, MOST);
-        found += di_stored_load(&s, SALT, ids, MOST) == 22;
-    }
+    for (uint32_t seed = 0; seed < 50; seed++) found += di_stored_load_walk(&s, SALT, seed) == 22;
     di_stored_files files;
-    di_stored_list(&s, &files);
+    di_stored_list(&s.folder, &files);
     for (uint32_t i = 0; i < files.count; i++) snapshots += strstr(files.paths[i], "/s-") != NULL;
     assert_int_equal(found, snapshots);
     assert_in_range(found, 1, 49);
     for (int round = 0; round < 40 && found < 50; round++) { /* what was dropped comes in later turns */
         found = 0;
         for (uint32_t seed = 0; seed < 50; seed++) {
-            di_stored_ids(seed, ids, MOST);
-            di_stored_save(&s, SALT, ids, 22);
-            found += di_stored_load(&s, SALT, ids, MOST) == 22;
+            di_stored_save_walk(&s, SALT, seed, 22);
+            found += di_stored_load_walk(&s, SALT, seed) == 22;
         }
     }
     assert_int_equal(found, 50);
@@ -467,9 +459,7 @@ static void a_state_larger_than_the_queue_is_stored_in_turns(void **state) {
     int32_t ids[MOST];
     di_stored_ids(1, ids, MOST);
     for (uint64_t queue = 1; queue < 700; queue += 69) {
-        device_reset();
-        di_stored_init(&s);
-        s.io = &device_io;
+        put_on_device(&s);
         s.queue_bytes = queue;
         di_stored_open(&s);
         uint32_t turns = 0;
@@ -484,9 +474,7 @@ static void the_owner_does_not_wait_for_the_device(void **state) {
     (void)state;
     di_stored s;
     int32_t ids[MOST];
-    device_reset();
-    di_stored_init(&s);
-    s.io = &device_io;
+    put_on_device(&s);
     di_stored_open(&s);
     di_stored_ids(0, ids, MOST);
     di_stored_save(&s, SALT, ids, 22);

@@ -18,7 +18,7 @@
 #include "cache/disk_record.h"
 #include "support/stored.h"
 
-enum { MOST = 64 };
+enum { MOST = STORED_WALK };
 static const uint64_t SALT = 11;
 
 /* ---------------------------------------------------------------- fingerprints and names */
@@ -86,8 +86,7 @@ static void saved_states_come_back_also_after_a_restart(void **state) {
     di_stored s;
     int32_t ids[MOST];
     di_stored_ids(1, ids, MOST);
-    di_stored_init(&s);
-    di_stored_open(&s);
+    di_stored_start(&s);
     for (uint32_t position = 1; position <= 14; position++) di_stored_save(&s, SALT, ids, position);
     for (int round = 0; round < 2; round++) {
         assert_int_equal(di_stored_load(&s, SALT, ids, 0), 0);
@@ -111,7 +110,7 @@ static void saved_states_come_back_also_after_a_restart(void **state) {
     assert_int_equal(counters.records, 14 + 3);
     assert_int_equal(s.warnings, 0);
     di_stored_files files;
-    di_stored_list(&s, &files);
+    di_stored_list(&s.folder, &files);
     assert_int_equal(files.count, 14 + 3);
     assert_int_equal(files.bytes, counters.bytes);
     di_stored_free(&s);
@@ -122,8 +121,7 @@ static void nothing_is_written_twice(void **state) {
     di_stored s;
     int32_t ids[MOST];
     di_stored_ids(1, ids, MOST);
-    di_stored_init(&s);
-    di_stored_open(&s);
+    di_stored_start(&s);
     di_stored_save(&s, SALT, ids, 10);
     assert_int_equal(di_stored_counters(&s).saves, 3);
     di_stored_save(&s, SALT, ids, 10);
@@ -140,17 +138,13 @@ static void closing_writes_what_waits(void **state) {
     (void)state;
     di_stored s;
     int32_t ids[MOST];
-    di_stored_init(&s);
-    di_stored_open(&s);
+    di_stored_start(&s);
     for (uint32_t seed = 0; seed < 40; seed++) {
         di_stored_ids(seed, ids, MOST);
         di_stored_queue(&s, SALT, ids, 9);
     }
     di_stored_open(&s);
-    for (uint32_t seed = 0; seed < 40; seed++) {
-        di_stored_ids(seed, ids, MOST);
-        assert_int_equal(di_stored_load(&s, SALT, ids, MOST), 9);
-    }
+    for (uint32_t seed = 0; seed < 40; seed++) assert_int_equal(di_stored_load_walk(&s, SALT, seed), 9);
     di_stored_free(&s);
 }
 
@@ -162,8 +156,7 @@ static void a_collision_of_keys_is_a_miss(void **state) {
     di_stored_ids(1, ids, MOST);
     di_stored_ids(2, other, MOST);
     memcpy(other + STORED_PAGE, ids + STORED_PAGE, STORED_PAGE * sizeof *ids); /* the same second block */
-    di_stored_init(&s);
-    di_stored_open(&s);
+    di_stored_start(&s);
     di_stored_save(&s, SALT, ids, 8);
     di_stored_close(&s);
     /* The second block of `other`, stored under the key that the second block of `ids` has. */
@@ -179,7 +172,7 @@ static void a_collision_of_keys_is_a_miss(void **state) {
     di_fingerprint_root(SALT, h.fingerprint);
     di_fingerprint_next(h.fingerprint, other, STORED_PAGE, h.fingerprint);
     di_fingerprint_next(h.fingerprint, other + STORED_PAGE, STORED_PAGE, h.fingerprint);
-    char path[512], subfolder[DI_DISK_SUBFOLDER], name[DI_DISK_NAME];
+    char path[DI_FOLDER_PATH], subfolder[DI_DISK_SUBFOLDER], name[DI_DISK_NAME];
     di_disk_subfolder(s.digest, "exact", STORED_LAYOUT, subfolder);
     di_disk_name(&h.what, name);
     snprintf(path, sizeof path, "%s/%s/%s", s.folder.path, subfolder, name);
@@ -207,15 +200,11 @@ static uint64_t present(di_stored *s, uint32_t count) {
 }
 
 static void save_number(di_stored *s, uint32_t seed) {
-    int32_t ids[MOST];
-    di_stored_ids(seed, ids, MOST);
-    di_stored_save(s, SALT, ids, 6);
+    di_stored_save_walk(s, SALT, seed, 6);
 }
 
 static uint32_t load_number(di_stored *s, uint32_t seed) {
-    int32_t ids[MOST];
-    di_stored_ids(seed, ids, MOST);
-    return di_stored_load(s, SALT, ids, MOST);
+    return di_stored_load_walk(s, SALT, seed);
 }
 
 static uint64_t size_of_one(void) {
@@ -237,7 +226,7 @@ static void least_recently_used_goes_first(void **state) {
             /* Files do not tell ages within a second apart; these are what the store would have written then. */
             di_stored_close(&s);
             di_stored_files files;
-            di_stored_list(&s, &files);
+            di_stored_list(&s.folder, &files);
             for (uint32_t i = 0; i < files.count; i++) di_stored_set_age(&s, files.paths[i], 100);
             di_stored_open(&s);
             assert_int_equal(load_number(&s, 0), 6);
@@ -307,7 +296,7 @@ static void the_budget_holds_and_counts_foreign_records(void **state) {
     for (uint32_t i = 0; i < 30; i++) {
         save_number(&s, i);
         di_stored_files files;
-        di_stored_list(&s, &files);
+        di_stored_list(&s.folder, &files);
         assert_true(files.bytes <= s.bytes);
         assert_int_equal(files.bytes, di_stored_counters(&s).bytes);
     }
@@ -330,20 +319,19 @@ static void a_wrong_clock_only_changes_the_order(void **state) {
     (void)state;
     di_stored s;
     di_stored_files files;
-    di_stored_init(&s);
-    di_stored_open(&s);
+    di_stored_start(&s);
     for (uint32_t i = 0; i < 4; i++) save_number(&s, i);
     di_stored_close(&s);
-    di_stored_list(&s, &files);
+    di_stored_list(&s.folder, &files);
     for (uint32_t i = 0; i < files.count; i++)
         di_stored_set_age(&s, files.paths[i], i % 2 ? -1000000 : -200LL * 365 * 86400);
     di_stored_open(&s);
     assert_int_equal(present(&s, 4), 0xF);
     di_stored_close(&s);
     for (uint32_t i = 0; i < files.count; i++) { /* records of the future were brought back to now */
-        char path[512];
+        char path[DI_FOLDER_PATH];
         struct stat info;
-        snprintf(path, sizeof path, "%s/%s", s.folder.path, files.paths[i]);
+        di_folder_path(&s.folder, files.paths[i], path);
         assert_int_equal(stat(path, &info), 0);
         assert_true(info.st_mtim.tv_sec <= time(NULL) + 1);
     }
@@ -375,7 +363,7 @@ static void a_second_process_reads_only(void **state) {
     assert_int_equal(present(&b, 3), 1);
     assert_int_equal(present(&a, 3), 5);
     di_stored_files files;
-    di_stored_list(&a, &files);
+    di_stored_list(&a.folder, &files);
     for (uint32_t i = 0; i < files.count; i++) di_folder_remove(&a.folder, files.paths[i]);
     assert_int_equal(load_number(&b, 0), 0); /* evicted by the other one: a plain miss */
     assert_int_equal(b.warnings, 1);
@@ -408,15 +396,15 @@ static void expect_unusable(di_stored *s, const char *folder, bool listed) {
 static void an_unusable_folder_is_a_warning(void **state) {
     (void)state;
     di_stored s;
-    char path[512];
+    char path[DI_FOLDER_PATH];
     di_stored_init(&s);
     di_folder_write(&s.folder, "file", "", 0);
-    snprintf(path, sizeof path, "%s/file", s.folder.path);
+    di_folder_path(&s.folder, "file", path);
     expect_unusable(&s, path, false);
-    snprintf(path, sizeof path, "%s/none/below", s.folder.path);
+    di_folder_path(&s.folder, "none/below", path);
     expect_unusable(&s, path, false);
     expect_unusable(&s, "/proc/deepinfer-cache", false);
-    snprintf(path, sizeof path, "%s/lock", s.folder.path); /* may be read, not locked */
+    di_folder_path(&s.folder, "lock", path); /* may be read, not locked */
     di_stored_open(&s);
     save_number(&s, 0);
     di_stored_close(&s);
@@ -450,12 +438,11 @@ static void an_unusable_folder_is_a_warning(void **state) {
 static void files_of_others_are_left_alone(void **state) {
     (void)state;
     di_stored s;
-    di_stored_init(&s);
-    di_stored_open(&s);
+    di_stored_start(&s);
     save_number(&s, 0);
     di_stored_close(&s);
     di_stored_files before, after;
-    di_stored_list(&s, &before);
+    di_stored_list(&s.folder, &before);
     char temporary[160], above[256];
     snprintf(temporary, sizeof temporary, "%s.tmp", before.paths[0]);
     di_folder_write(&s.folder, temporary, "half", 4);
@@ -473,7 +460,7 @@ static void files_of_others_are_left_alone(void **state) {
     assert_int_equal(di_stored_counters(&s).records, 2);
     for (uint32_t i = 1; i < 20; i++) save_number(&s, i);
     di_stored_close(&s);
-    di_stored_list(&s, &after);
+    di_stored_list(&s.folder, &after);
     uint32_t mine = 0;
     for (uint32_t i = 0; i < after.count; i++) {
         assert_string_not_equal(after.paths[i], temporary); /* the rest of a write that was interrupted */
@@ -485,7 +472,7 @@ static void files_of_others_are_left_alone(void **state) {
     uint64_t removed, freed, left;
     di_error error = {0};
     assert_int_equal(di_disk_trim(s.folder.path, 0, &removed, &freed, &left, &error), DI_OK);
-    di_stored_list(&s, &after);
+    di_stored_list(&s.folder, &after);
     assert_int_equal(after.count, 5);
     assert_int_equal(left, 0);
     di_stored_free(&s);
@@ -495,13 +482,12 @@ static void links_and_pipes_are_not_followed(void **state) {
     (void)state;
     di_stored s;
     di_stored_files files;
-    char path[512], elsewhere[512];
-    di_stored_init(&s);
-    di_stored_open(&s);
+    char path[DI_FOLDER_PATH], elsewhere[DI_FOLDER_PATH];
+    di_stored_start(&s);
     save_number(&s, 0);
-    di_stored_list(&s, &files);
-    snprintf(path, sizeof path, "%s/%s", s.folder.path, files.paths[0]);
-    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", s.folder.path);
+    di_stored_list(&s.folder, &files);
+    di_folder_path(&s.folder, files.paths[0], path);
+    di_folder_path(&s.folder, "elsewhere", elsewhere);
     assert_int_equal(rename(path, elsewhere), 0);
     assert_int_equal(symlink(elsewhere, path), 0);
     assert_int_equal(load_number(&s, 0), 0); /* the link took the record's place while the store ran */
@@ -515,9 +501,9 @@ static void links_and_pipes_are_not_followed(void **state) {
     assert_int_equal(load_number(&s, 0), 6);
     snprintf(path, sizeof path, "%s/%s.tmp", s.folder.path, files.paths[0]);
     di_stored_close(&s);
-    snprintf(elsewhere, sizeof elsewhere, "%s/%s", s.folder.path, files.paths[0]);
+    di_folder_path(&s.folder, files.paths[0], elsewhere);
     assert_int_equal(unlink(elsewhere), 0);
-    snprintf(elsewhere, sizeof elsewhere, "%s/victim", s.folder.path);
+    di_folder_path(&s.folder, "victim", elsewhere);
     di_folder_write(&s.folder, "victim", "precious", 8);
     assert_int_equal(symlink(elsewhere, path), 0); /* where a temporary file will be wanted */
     di_stored_open(&s);
@@ -533,10 +519,9 @@ static void records_removed_under_us_are_misses(void **state) {
     (void)state;
     di_stored s;
     di_stored_files files;
-    di_stored_init(&s);
-    di_stored_open(&s);
+    di_stored_start(&s);
     for (uint32_t i = 0; i < 10; i++) save_number(&s, i);
-    di_stored_list(&s, &files);
+    di_stored_list(&s.folder, &files);
     for (uint32_t i = 0; i < files.count; i += 2) di_folder_remove(&s.folder, files.paths[i]);
     for (uint32_t i = 0; i < 10; i++) load_number(&s, i);
     for (uint32_t i = 0; i < 10; i++) save_number(&s, i);
@@ -552,7 +537,7 @@ static void records_removed_under_us_are_misses(void **state) {
     for (uint32_t i = 0; i < 10; i++) save_number(&s, i);
     for (uint32_t i = 0; i < 10; i++) assert_int_equal(load_number(&s, i), 6);
     assert_int_equal(s.warnings, 0);
-    di_stored_list(&s, &files);
+    di_stored_list(&s.folder, &files);
     assert_int_equal(di_stored_counters(&s).bytes, files.bytes);
     di_stored_free(&s);
 }
@@ -566,11 +551,11 @@ static void the_folder_is_private(void **state) {
     snprintf(end, 8, "/cache");
     di_stored_open(&s);
     save_number(&s, 0);
-    di_stored_list(&s, &files);
+    di_stored_list(&s.folder, &files);
     for (uint32_t i = 0; i < files.count; i++) {
-        char path[512];
+        char path[DI_FOLDER_PATH];
         struct stat info;
-        snprintf(path, sizeof path, "%s/%s", s.folder.path, files.paths[i]);
+        di_folder_path(&s.folder, files.paths[i], path);
         assert_int_equal(stat(path, &info), 0);
         assert_int_equal(info.st_mode & 077, 0);
         *strrchr(path, '/') = 0;
@@ -637,8 +622,7 @@ static void loads_may_be_abandoned(void **state) {
     di_stored s;
     int32_t ids[MOST];
     di_stored_ids(3, ids, MOST);
-    di_stored_init(&s);
-    di_stored_open(&s);
+    di_stored_start(&s);
     di_stored_save(&s, SALT, ids, 60);
     for (int i = 0; i < 200; i++) {
         di_disk_load *load = di_disk_load_start(s.disk, SALT, ids, 60);
@@ -675,9 +659,9 @@ static void walking_and_trimming(void **state) {
     uint32_t counts[4] = {0};
     di_stored_files files;
     struct stat before, after;
-    char path[512];
-    di_stored_list(&s, &files);
-    snprintf(path, sizeof path, "%s/%s", s.folder.path, files.paths[0]);
+    char path[DI_FOLDER_PATH];
+    di_stored_list(&s.folder, &files);
+    di_folder_path(&s.folder, files.paths[0], path);
     assert_int_equal(stat(path, &before), 0);
     assert_int_equal(di_disk_walk(s.folder.path, true, count_kind, counts, &error), DI_OK);
     assert_int_equal(stat(path, &after), 0);
