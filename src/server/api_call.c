@@ -62,6 +62,7 @@ static di_status make_reply(di_call *call) {
         .continuous_usage = call->continuous_usage,
         .thinking = call->options.thinking && call->endpoint != DI_ENDPOINT_COMPLETIONS,
         .hide_reasoning = call->hide_reasoning,
+        .omit_thinking = call->omit_thinking,
         .one_call = call->conversation.one_call,
         .stop_in_text = call->stop_in_text,
         .logprobs = sampling->logprobs,

@@ -70,7 +70,7 @@ struct di_call {
     uint32_t prompt_count;
     di_sampling sampling;
     int32_t priority;
-    bool stream, include_usage, continuous_usage, hide_reasoning, stop_in_text, token_ids, draft_records;
+    bool stream, include_usage, continuous_usage, hide_reasoning, omit_thinking, stop_in_text, token_ids, draft_records;
     bool token_strings;  /* tokenize */
     const char *grammar; /* the field that binds the answer, NULL = none does */
 

@@ -141,7 +141,7 @@ static void messages_part(di_reply *reply, di_reply_choice *choice, const di_par
     case DI_PART_REASONING:
         if (!part->length) return;
         if (choice->open != DI_ITEM_REASONING) open_block(reply, choice, DI_ITEM_REASONING, part);
-        delta(reply, choice, "thinking_delta", "thinking", part->text, part->length);
+        if (!reply->options.omit_thinking) delta(reply, choice, "thinking_delta", "thinking", part->text, part->length);
         return;
     case DI_PART_CONTENT:
         if (!part->length) return;
@@ -218,7 +218,8 @@ static void messages_whole(di_reply *reply) {
     if (answer->reasoning.length) {
         di_json_object_begin(&writer);
         di_put_string(&writer, "type", "thinking");
-        di_put_text(&writer, "thinking", &answer->reasoning);
+        const di_text none = {0};
+        di_put_text(&writer, "thinking", reply->options.omit_thinking ? &none : &answer->reasoning);
         char signature[DI_REPLY_SIGNATURE];
         di_put_string(&writer, "signature", di_reply_signature(reply, choice, signature));
         di_json_object_end(&writer);

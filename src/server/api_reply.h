@@ -25,6 +25,7 @@ typedef struct di_reply_options {
     bool stream, include_usage, continuous_usage;
     bool thinking;       /* the answer begins with reasoning, or may have some */
     bool hide_reasoning; /* leave it out of the answer; it is counted all the same */
+    bool omit_thinking;  /* Messages: its block stands there without its text */
     bool one_call;       /* give out the first call only */
     bool stop_in_text;   /* a stop string that ended a choice belongs to its text */
     int32_t logprobs;    /* -1 = off, N best */

@@ -556,6 +556,9 @@ static bool prepare_generation(di_call *call) {
         bool include = true;
         read_bool(call->body, "include_reasoning", &include);
         call->hide_reasoning = !include;
+        call->omit_thinking =
+            call->endpoint == DI_ENDPOINT_MESSAGES &&
+            di_json_string_is(di_field_get(di_field_get(call->body, "thinking"), "display"), "omitted");
         if (call->api->like_service) apply_service_values(call);
         if (!bind_answer(call)) return false;
     }

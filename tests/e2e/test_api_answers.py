@@ -361,6 +361,11 @@ class Answers(api_case.Case):
         self.assertEqual(self.messages({"max_tokens": 3})["stop_reason"], "max_tokens")
         thought = self.messages({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 40})
         self.assertEqual(thought["content"][0]["type"], "thinking")
+        omitted = self.messages({"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}, "max_tokens": 40})
+        self.assertEqual(omitted["content"][0], {"type": "thinking", "thinking": "", "signature": thought["content"][0]["signature"]})
+        self.assertEqual(omitted["content"][1:], thought["content"][1:])
+        history = [*HELLO, {"role": "assistant", "content": [*omitted["content"], {"type": "text", "text": "Hello."}]}, HELLO[0]]
+        self.messages({"messages": history, "max_tokens": 2})
         body = {"messages": [{"role": "user", "content": BOOKING}], "tools": [MESSAGES_TOOL]}
         whole = self.messages(body)
         begun = 0
