@@ -93,6 +93,19 @@ typedef bool (*di_logits_watch)(void *arg, const char *id, int32_t sample, uint3
  * NaN. */
 di_status di_engine_watch(di_engine *engine, di_logits_watch watch, void *arg, bool poison, di_error *error);
 
+/* Puts other drafts in the place of those that were made, and other lengths in the place of the schedule's. Engine
+ * thread, between two steps. */
+typedef struct di_draft_watch {
+    void *arg;
+    /* tokens [length] as drafted, -1 and behind: none; they are guesses of what `sample` says from token `index` on. */
+    void (*drafts)(void *arg, const char *id, int32_t sample, uint32_t index, int32_t *tokens, uint32_t length);
+    /* How many of `most` drafts are verified, with --spec N. NULL: as many as fit. */
+    uint32_t (*verify)(void *arg, uint32_t most);
+} di_draft_watch;
+
+/* For the determinism matrix; once, before the first request. Nothing happens with --spec off. */
+void di_engine_watch_drafts(di_engine *engine, const di_draft_watch *watch);
+
 /* ------------------------------------------------------------------------------------------- memory plan */
 
 /* Rows of logits that one step may ask for: the step's buffers and the memory plan use the same number. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <xxhash.h>
 
 #include "engine/matrix_internal.h"
@@ -48,6 +49,11 @@ static void compare_row(const matrix *m, matrix_entry *e, int32_t sample, uint32
     e->differing += differing;
 }
 
+/* Behind a stop string some rows may have been computed before it was seen; nobody is told of them. */
+static bool is_unheard(const matrix_request *r, int32_t sample, uint32_t index) {
+    return r->sampling.stop_count && r->first + index >= r->prompt_count + r->alone[sample].id_count;
+}
+
 /* A row of a request that is recorded or compared. True when a fault was planted in it. */
 static bool look(matrix *m, matrix_entry *e, int32_t sample, uint32_t position, float *logits) {
     matrix_request *r = e->request;
@@ -56,6 +62,7 @@ static bool look(matrix *m, matrix_entry *e, int32_t sample, uint32_t position, 
     if (sample < r->sampling.n && position >= r->first && index < r->row_count)
         alone = r->alone[sample].logits + (size_t)index * m->vocabulary;
     bool changed = !e->record && plant(m, logits);
+    if (alone && !e->record && is_unheard(r, sample, index)) return changed;
     if (!alone || (!e->record && !r->alone[sample].seen[index])) {
         if (!e->differing)
             snprintf(e->first, sizeof e->first, "request %u, sample %d, position %u: alone there is no such row",
@@ -196,7 +203,7 @@ static void settle(matrix *m, const matrix_entry *e) {
         uint32_t from = e->rows_only ? e->prompt_count - r->first : 0;
         uint32_t to = e->rows_only ? from + (uint32_t)e->sampling.max_tokens : r->row_count;
         for (uint32_t row = from; row < to; row++)
-            if (r->alone[i].seen[row] && !e->now[i].seen[row])
+            if (r->alone[i].seen[row] && !e->now[i].seen[row] && !is_unheard(r, (int32_t)i, row))
                 matrix_differs(m, m->vocabulary * sizeof(float),
                                "request %u, sample %u, position %u: the row is missing", (unsigned)(e - m->entries), i,
                                r->first + row);
@@ -267,6 +274,15 @@ static void drain(matrix *m, uint64_t clock) {
     }
 }
 
+/* A request that ended early may still have rows in a step: they belong to these entries, not to the next ones. */
+static void wait_until_idle(const di_engine *engine) {
+    for (;;) {
+        di_engine_progress p = di_engine_get_progress(engine);
+        if (!p.running && !p.waiting && !p.swapped) return;
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+}
+
 bool matrix_run(matrix *m, di_engine *engine, matrix_entry *entries, uint32_t count) {
     m->entries = entries;
     m->entry_count = count;
@@ -282,8 +298,9 @@ bool matrix_run(matrix *m, di_engine *engine, matrix_entry *entries, uint32_t co
     for (uint32_t i = 0; i < count; i++) {
         di_request_free(entries[i].handle);
         entries[i].handle = NULL;
-        if (!matrix_stopped(m)) settle(m, &entries[i]);
     }
+    wait_until_idle(engine);
+    for (uint32_t i = 0; i < count && !matrix_stopped(m); i++) settle(m, &entries[i]);
     return !matrix_stopped(m);
 }
 

@@ -133,9 +133,9 @@ bool matrix_add(matrix *m, matrix_set *set, const int32_t *prompt, uint32_t coun
 }
 
 di_engine *matrix_open_alone(matrix *m, matrix_ties ties) {
-    return matrix_open(
-        m, ties, false,
-        MATRIX_OVERRIDES("cache-ram", "0", "kv-ram", "0", "max-seqs", "8", "max-rows", "256", "chunk", "0"));
+    return matrix_open(m, ties, false,
+                       MATRIX_OVERRIDES("cache-ram", "0", "kv-ram", "0", "max-seqs", "8", "max-rows", "256", "chunk",
+                                        "0", "spec", "off"));
 }
 
 bool matrix_record(matrix *m, di_engine *engine, matrix_set *set, uint32_t first) {

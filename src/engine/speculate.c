@@ -29,6 +29,7 @@ struct di_speculation {
     bool pending;                     /* the last step drafted; what it gained is not settled yet */
     double extra, plain;              /* seconds that it took more, and that it would have taken without drafts */
     uint32_t won;                     /* tokens it gave more */
+    di_draft_watch watch;             /* fixed before the first request */
 
     /* the step being planned: sequences that decode */
     di_sequence **sequences; /* [max_seqs] */
@@ -141,6 +142,10 @@ void di_speculation_free(di_speculation *p) {
     free(p->run.open);
     free(p->run.top);
     free(p);
+}
+
+void di_engine_watch_drafts(di_engine *engine, const di_draft_watch *watch) {
+    if (engine->speculation) engine->speculation->watch = *watch;
 }
 
 di_status di_drafts_start(const di_engine *engine, di_sequence *s, di_error *error) {
@@ -264,6 +269,12 @@ static void draft(di_engine *engine, uint32_t wanting) {
         draft_by_head(engine, wanting);
     else
         draft_by_lookup(p, wanting);
+    for (uint32_t i = 0; p->watch.drafts && i < wanting; i++) {
+        const di_sequence *s = p->sequences[i];
+        const di_request *request = s->request;
+        p->watch.drafts(p->watch.arg, request->id, (int32_t)(s - request->sequences),
+                        s->ids_count - request->prompt_count, p->tokens + (size_t)i * p->length, p->length);
+    }
     di_costs_add(&p->draft_costs, wanting, (double)(di_now_ns() - start) / 1e9);
     p->draft_seconds = di_costs_measured(&p->draft_costs, wanting); /* usual: this time may have been disturbed */
 }
@@ -281,6 +292,7 @@ static void choose_lengths(di_speculation *p, uint32_t wanting, uint32_t most_ro
     }
     for (uint32_t i = 0; i < wanting; i++) {
         p->offers[i].length = p->offers[i].count < room ? p->offers[i].count : room;
+        if (p->watch.verify) p->offers[i].length = p->watch.verify(p->watch.arg, p->offers[i].length);
         room -= p->offers[i].length;
     }
 }
