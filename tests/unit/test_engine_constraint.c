@@ -244,6 +244,96 @@ static void refuses_what_cannot_hold(void **state) {
     di_close(engine);
 }
 
+/* ---------------------------------------------------------------- schemas that are made to cost */
+
+/* `times` times `open`, `middle`, as often `close`; malloc'ed. */
+static char *nested(const char *open, const char *middle, const char *close, int times) {
+    di_text out = {0};
+    for (int i = 0; i < times; i++) di_text_puts(&out, open);
+    di_text_puts(&out, middle);
+    for (int i = 0; i < times; i++) di_text_puts(&out, close);
+    assert_false(out.failed);
+    return out.data;
+}
+
+static char *huge_enum(int count) {
+    di_text out = {0};
+    di_text_puts(&out, "{\"enum\":[");
+    for (int i = 0; i < count; i++) di_text_printf(&out, "%s\"v%d %x\"", i ? "," : "", i, (unsigned)i * 2654435761u);
+    di_text_puts(&out, "]}");
+    assert_false(out.failed);
+    return out.data;
+}
+
+typedef struct bomb {
+    const char *name, *type;
+    char *text;
+    bool refused; /* else it must be followed */
+} bomb;
+
+/* While a stream runs, each is refused by name or followed within the budget; the stream has the bytes that it has
+ * alone, and takes part in every step: what the others cost it is their masks' share of a step, which is bounded. */
+static void bombs_beside_a_stream(void **state) {
+    (void)state;
+    enum { BOMBS = 8, TOKENS = 3000 };
+    bomb bombs[BOMBS] = {
+        {"nested oneOf", "json",
+         nested("{\"oneOf\":[{\"type\":\"string\",\"maxLength\":3},{\"required\":[\"a\"],\"properties\":{\"a\":",
+                "{\"type\":\"integer\"}", "}},{\"not\":{\"type\":\"object\"}}]}", 60),
+         false},
+        {"huge enum", "json", huge_enum(di_test_slow() ? 500 : 4000), false},
+        {"repetition", "regex", nested("", "(?:[ab]c?){1,100000}", "", 1), false},
+        {"repetition of repetitions", "regex", nested("(?:", "a{1,999}", "){1,999}b?", 3), true},
+        {"recursive references", "json",
+         nested("",
+                "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"$ref\":\"#/$defs/b\"},\"b\":{\"allOf\":[{\"$ref\":\"#/"
+                "$defs/a\"}]}}}",
+                "", 1),
+         true},
+        {"expression that others backtrack in", "regex", nested("", "(?:(?:a+)+)+(?:a|aa|a?)*b?(?:a|b|ab)+c", "", 1),
+         false},
+        {"deep arrays", "json",
+         nested("{\"type\":\"array\",\"minItems\":1,\"items\":", "{\"type\":\"null\"}", "}", 240), false},
+        {"any nesting", "json",
+         nested("",
+                "{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"}}}}",
+                "", 1),
+         false},
+    };
+    static const di_option options[] = {{"context", "4096"}};
+    di_engine *engine = di_open_with(DI_TEST_DATA "/nano", options, 1);
+    di_job stream = di_greedy_job(di_walk(1, 12), 12, di_test_slow() ? TOKENS / 10 : TOKENS);
+    stream.sampling.ignore_eos = true;
+    stream.sampling.logits_hash = true;
+    di_outcome alone, beside = {0};
+    di_run_job(engine, &stream, &alone);
+    uint64_t before = di_engine_counter(engine, DI_COUNT_STEPS);
+    di_request *running = di_submit_job(engine, &stream, NULL, NULL), *requests[BOMBS] = {0};
+    for (int i = 0; i < BOMBS; i++) {
+        di_job job = job_of((uint32_t)i + 1, bombs[i].type, bombs[i].text);
+        di_error error = {0};
+        di_status status = DI_OK;
+        requests[i] = di_submit_job(engine, &job, &status, &error);
+        if (bombs[i].refused != (status != DI_OK)) fail_msg("%s: %s", bombs[i].name, error.message);
+        if (status != DI_OK) assert_int_equal(di_status_http(status), 400);
+        if (status != DI_OK) assert_string_equal(error.param, "so_args.schema");
+    }
+    di_drain(running, &beside);
+    uint64_t steps = di_engine_counter(engine, DI_COUNT_STEPS) - before;
+    di_assert_same(&alone, &beside, "the stream");
+    for (int i = 0; i < BOMBS; i++) {
+        di_outcome outcome = {0};
+        if (requests[i]) di_drain(requests[i], &outcome);
+        if (requests[i] && outcome.status != DI_OK) fail_msg("%s: %s", bombs[i].name, outcome.error.message);
+        free(bombs[i].text);
+    }
+    /* One token a step; the others' steps behind its end are few. */
+    print_message("%u tokens in %u steps\n", beside.tokens[0], (unsigned)steps);
+    assert_true(steps <= beside.tokens[0] + 2 * MOST + 16);
+    di_assert_idle(engine);
+    di_close(engine);
+}
+
 int main(int argc, char **argv) {
     di_test_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
@@ -252,6 +342,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(forgets_without_a_trace),
         cmocka_unit_test(starts_at_its_trigger),
         cmocka_unit_test(refuses_what_cannot_hold),
+        cmocka_unit_test(bombs_beside_a_stream),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
