@@ -124,9 +124,14 @@ static void is_the_same_in_a_crowd(void **state) {
 /* A matcher that may hold very little forgets on the way, and nobody can tell; with too little the request says so. */
 static void forgets_without_a_trace(void **state) {
     (void)state;
-    static const char *const sizes[] = {"64K", "96K", "128K", "192K", "256K", "512K"};
+    static const char *const sizes[] = {"64K", "80K", "96K", "112K", "128K", "160K", "192K", "256K"};
     di_engine *roomy = di_open_with(TINY, NULL, 0);
-    di_job job = job_of(1, "json", person);
+    static const char many_states[] = "{\"type\":\"array\",\"minItems\":9,\"items\":{\"anyOf\":[{\"type\":\"string\","
+                                      "\"pattern\":\"^(ab|cd|efg)+[0-9]{2,9}$\","
+                                      "\"maxLength\":30},{\"type\":\"number\",\"multipleOf\":0.07,\"maximum\":900},{"
+                                      "\"type\":\"object\",\"properties\":{\"alpha\":{"
+                                      "\"enum\":[\"one\",\"two\",\"three\"]},\"beta\":{\"format\":\"date\"}}}]}}";
+    di_job job = job_of(1, "json", many_states);
     job.sampling.temperature = 1.5f;
     di_outcome expected, got;
     di_run_job(roomy, &job, &expected);
