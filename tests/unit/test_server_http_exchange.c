@@ -318,13 +318,11 @@ static void a_client_that_leaves_is_noticed(void **state) {
             int socket = di_test_connect(test.port, 5000);
             di_test_puts(socket, request);
             wait_until(&shared.begun, gone + 1);
-            int64_t then = di_now_ns();
             struct linger reset = {.l_onoff = 1};
             if (way == 0) shutdown(socket, SHUT_WR); /* ends its side only */
             if (way == 1) setsockopt(socket, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
             if (way) close(socket);
             wait_until(&shared.gone, ++gone);
-            assert_true(di_now_ns() - then < 1000000000);
             if (!way) close(socket);
         }
     di_server_post(test.server, &shared.finish);
@@ -385,15 +383,16 @@ static void silence_is_broken_by_the_clock(void **state) {
     start(&test, (const char *const[]){"keepalive-ms", "50", NULL});
     int socket = di_test_connect(test.port, 5000);
     di_text text = {0};
+    int64_t then = di_now_ns();
+#define BEAT "e\r\n: keep-alive\n\n\r\n"
     di_test_puts(socket, "GET /stream/wait HTTP/1.1\r\n" END);
-    wait_until(&shared.begun, 1);
-    usleep(500000);
+    di_test_receive(socket, BEAT BEAT BEAT BEAT BEAT, &text, NULL);
     di_server_post(test.server, &shared.finish);
     di_test_receive(socket, NULL, &text, NULL);
     close(socket);
     int count = 0;
-    for (const char *at = text.data; (at = strstr(at, "e\r\n: keep-alive\n\n\r\n")); at++) count++;
-    assert_in_range(count, 5, 10);
+    for (const char *at = text.data; (at = strstr(at, BEAT)); at++) count++;
+    assert_in_range(count, 5, (di_now_ns() - then) / 50000000); /* a busy machine makes it slower, never faster */
     assert_non_null(strstr(text.data, "d\r\ndata: begin\n\n\r\ne\r\n: keep"));
     assert_non_null(strstr(text.data, "\n\n\r\nb\r\ndata: end\n\n\r\n0\r\n\r\n"));
     di_text_free(&text);
@@ -407,7 +406,8 @@ static void a_slow_reader_gets_everything_and_costs_little(void **state) {
     int socket = di_test_connect(test.port, 5000);
     di_text text = {0};
     di_test_puts(socket, "GET /flood HTTP/1.1\r\n" END);
-    usleep(400000);
+    for (int i = 0; i < 5000 && shared.most_queued <= WRITE_BUFFER; i++) usleep(1000);
+    usleep(200000);                                                    /* to queue more in, if it did */
     expect(test.port, "GET /echo HTTP/1.1\r\n" END, 200, "GET|/echo"); /* others are served */
     assert_true(shared.most_queued > WRITE_BUFFER);
     assert_true(shared.most_queued < WRITE_BUFFER + 2 * FLOOD_PIECE);
@@ -493,7 +493,7 @@ static void tasks_run_at_least_once_after_every_post(void **state) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     int before = common_runs;
     di_server_post(test.server, &common);
-    for (int i = 0; i < 2000 && common_runs == before; i++) usleep(1000);
+    for (int i = 0; i < 5000 && common_runs == before; i++) usleep(1000);
     assert_true(common_runs > before);
     assert_in_range(own_runs, THREADS, 10000 * THREADS);
     di_test_server_stop(&test);
@@ -551,14 +551,14 @@ static void slow_clients_are_told(void **state) {
                 {"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\na", 408},
                 {"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n", 200}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int64_t then = di_now_ns();
         int socket = di_test_connect(test.port, 5000);
         di_text text = {0};
         bool closed;
-        int64_t then = di_now_ns();
         di_test_puts(socket, rows[i].bytes);
         di_test_receive(socket, NULL, &text, &closed);
-        assert_true(closed);
-        assert_in_range(di_now_ns() - then, 100000000, 3000000000);
+        assert_true(closed); /* by the server, not by the patience of the socket */
+        assert_true(di_now_ns() - then >= 140000000);
         assert_int_equal(di_test_status(&text), rows[i].http_status);
         di_text_free(&text);
         close(socket);
@@ -575,13 +575,13 @@ static void a_body_must_come_at_a_rate(void **state) {
     di_text text = {0};
     int64_t then = di_now_ns();
     di_test_puts(socket, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 60000000\r\n\r\n");
-    while (recv(socket, (char[1]){0}, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && di_now_ns() - then < 3000000000) {
+    while (recv(socket, (char[1]){0}, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && di_now_ns() - then < 20000000000) {
         di_test_puts(socket, "x");
         usleep(20000);
     }
     di_test_receive(socket, "}}", &text, NULL);
     assert_int_equal(di_test_status(&text), 408);
-    assert_in_range(di_now_ns() - then, 250000000, 2000000000);
+    assert_true(di_now_ns() - then >= 250000000);
     di_text_free(&text);
     close(socket);
     /* One that comes in pieces, in time, is taken. */
@@ -802,7 +802,7 @@ static void draining_lets_answers_end(void **state) {
     wait_until(&shared.begun, 1);
     ahead = di_test_connect(test.port, 5000);
     di_test_puts(ahead, "GET /echo HT");
-    usleep(50000);
+    expect(test.port, "GET /probe HTTP/1.1\r\n" END, 200, "GET|/probe"); /* what came before it is read too */
     di_test_server_drain(&test);
     di_test_receive(idle, NULL, &text, &closed);
     assert_true(closed && !text.length);
