@@ -1,13 +1,13 @@
 /* emit.c - what a chosen token means for a sequence: text, stop conditions, events. */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/json.h"
 #include "engine/engine_internal.h"
 
-void di_fill_progress(const di_request *request, di_event *event) {
-    int64_t now = di_now_ns();
+void di_fill_progress(const di_request *request, int64_t now, di_event *event) {
     event->seed = request->seed;
     event->usage.prompt_tokens = request->prompt_count;
     event->usage.completion_tokens = request->completion_tokens;
@@ -22,14 +22,20 @@ void di_fill_progress(const di_request *request, di_event *event) {
     event->timings.total_ms = di_ms(now - request->submitted_ns);
 }
 
-static di_event new_event(const di_request *request, di_event_kind kind) {
-    di_event event = {.kind = kind, .token_id = -1, .stop_token_id = -1, .text = "", .logprob = NAN};
-    di_fill_progress(request, &event);
-    return event;
+/* The error stays as it is: the queue does not keep it, and clearing it for each token would cost more than the rest.
+ */
+static void start_event(di_event *event, const di_request *request, di_event_kind kind, int64_t now) {
+    memset(event, 0, offsetof(di_event, error));
+    event->kind = kind;
+    event->token_id = event->stop_token_id = -1;
+    event->text = "";
+    event->logprob = NAN;
+    di_fill_progress(request, now, event);
 }
 
 void di_emit_prompt(di_request *request) {
-    di_event event = new_event(request, DI_EVENT_PROMPT);
+    di_event event;
+    start_event(&event, request, DI_EVENT_PROMPT, di_now_ns());
     event.position = request->prompt_count;
     di_events_push(&request->events, &event);
 }
@@ -49,7 +55,8 @@ static void add_logprobs(di_engine *engine, di_event *event, const di_batch *bat
 
 bool di_emit_prompt_token(di_engine *engine, di_request *request, const di_batch *batch, uint32_t position,
                           uint32_t item) {
-    di_event event = new_event(request, DI_EVENT_PROMPT_TOKEN);
+    di_event event;
+    start_event(&event, request, DI_EVENT_PROMPT_TOKEN, di_now_ns());
     event.position = position;
     event.token_id = request->prompt[position];
     if (item != UINT32_MAX) add_logprobs(engine, &event, batch, item);
@@ -65,7 +72,8 @@ void di_finish_sequence(di_engine *engine, di_request *request, di_sequence *seq
     }
     sequence->live = false;
     if (request->live) request->live--;
-    di_event event = new_event(request, DI_EVENT_FINISH);
+    di_event event;
+    start_event(&event, request, DI_EVENT_FINISH, di_now_ns());
     event.sample = (int32_t)(sequence - request->sequences);
     event.position = request->prompt_count;
     event.position += sequence->delivered; /* the sampler may have gone on behind a stop string */
@@ -149,35 +157,58 @@ static int32_t end_text(di_engine *engine, di_sequence *sequence) {
     return match;
 }
 
+/* What the tokens of one step have in common. */
+typedef struct delivery {
+    const di_batch *batch;
+    int64_t now, gap; /* gap: of the last tokens; most are alike, so that they are counted together */
+    uint64_t gaps, tokens;
+} delivery;
+
+static void count_gaps(di_engine *engine, delivery *d) {
+    if (d->gaps) di_observe_many(&engine->metrics, DI_HISTOGRAM_TOKEN_GAP, (double)d->gap / 1e9, d->gaps);
+    d->gaps = 0;
+}
+
+static void count_token(di_engine *engine, delivery *d, di_request *request, di_sequence *sequence) {
+    d->tokens++;
+    uint64_t produced = atomic_load_explicit(&request->completion_tokens, memory_order_relaxed);
+    atomic_store_explicit(&request->completion_tokens, produced + 1, memory_order_relaxed);
+    if (!request->first_token_ns) {
+        request->first_token_ns = d->now;
+        di_observe(&engine->metrics, DI_HISTOGRAM_FIRST_TOKEN, (double)(d->now - request->submitted_ns) / 1e9);
+    }
+    if (sequence->last_token_ns) {
+        int64_t gap = d->now - sequence->last_token_ns;
+        if (gap != d->gap) count_gaps(engine, d);
+        d->gap = gap;
+        d->gaps++;
+    }
+    sequence->last_token_ns = d->now;
+}
+
 /* Text, stop conditions and events of a chosen token, number i of its step. False: the sample has ended. */
-static bool deliver_one(di_engine *engine, const di_batch *batch, di_sequence *sequence, uint32_t i) {
+static bool deliver_one(di_engine *engine, delivery *d, di_sequence *sequence, uint32_t i) {
+    const di_batch *batch = d->batch;
     di_request *request = sequence->request;
     const di_choice *choice = &sequence->choice;
     bool last = i + 1 == choice->count;
     int32_t token = sequence->ids[choice->position + i], stop_token = last ? choice->stop_token : -1, match = -1;
     di_finish_reason reason = last ? choice->reason : DI_FINISH_NONE;
     uint32_t item = choice->item + i;
-    di_error error = {0};
-    int64_t now = di_now_ns();
+    di_error error;
+    error.status = DI_OK;
     sequence->delivered++;
     sequence->delivered_hash = batch->results[item].hash;
     if (last) sequence->choice.waiting = false;
-    request->completion_tokens++;
-    di_count(&engine->metrics, DI_COUNT_OUTPUT_TOKENS, 1);
-    if (!request->first_token_ns) {
-        request->first_token_ns = now;
-        di_observe(&engine->metrics, DI_HISTOGRAM_FIRST_TOKEN, (double)(now - request->submitted_ns) / 1e9);
-    }
-    if (sequence->last_token_ns)
-        di_observe(&engine->metrics, DI_HISTOGRAM_TOKEN_GAP, (double)(now - sequence->last_token_ns) / 1e9);
-    sequence->last_token_ns = now;
+    count_token(engine, d, request, sequence);
 
     di_text_clear(&engine->text);
     if (has_text(engine, token, stop_token)) match = add_text(engine, request, sequence, token, &error);
     if (match < 0 && reason != DI_FINISH_NONE && engine->tokenizer) match = end_text(engine, sequence);
     if (engine->text.failed) di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request's text");
 
-    di_event event = new_event(request, DI_EVENT_TOKEN);
+    di_event event;
+    start_event(&event, request, DI_EVENT_TOKEN, d->now);
     event.sample = (int32_t)(sequence - request->sequences);
     event.position = choice->position + i;
     event.token_id = token;
@@ -203,16 +234,32 @@ static bool deliver_one(di_engine *engine, const di_batch *batch, di_sequence *s
     return false;
 }
 
+/* Ahead of choice i: what the next ones will need. */
+static void fetch_ahead(const di_engine *engine, uint32_t i) {
+    const di_sequence *far = i + DI_FETCH_FAR < engine->chosen_count ? engine->chosen[i + DI_FETCH_FAR] : NULL;
+    const di_sequence *near = i + DI_FETCH_NEAR < engine->chosen_count ? engine->chosen[i + DI_FETCH_NEAR] : NULL;
+    if (far && engine->tokenizer) di_tokenizer_expect(engine->tokenizer, far->ids[far->choice.position]);
+    if (!near) return;
+    di_events_expect(&near->request->events);
+    size_t length;
+    if (engine->tokenizer)
+        __builtin_prefetch(di_tokenizer_bytes(engine->tokenizer, near->ids[near->choice.position], &length));
+}
+
 void di_deliver(di_engine *engine) {
     /* While a step runs, the choices of the step before it are in the other batch. */
-    const di_batch *batch = &engine->batches[engine->planned_count ? engine->batch ^ 1 : engine->batch];
+    delivery d = {.batch = &engine->batches[engine->planned_count ? engine->batch ^ 1 : engine->batch]};
+    if (engine->chosen_count) d.now = di_now_ns();
     for (uint32_t i = 0; i < engine->chosen_count; i++) {
+        fetch_ahead(engine, i);
         di_sequence *sequence = engine->chosen[i];
         uint32_t count = sequence ? sequence->choice.count : 0; /* NULL: ended meanwhile */
-        for (uint32_t j = 0; j < count && deliver_one(engine, batch, sequence, j); j++) {
+        for (uint32_t j = 0; j < count && deliver_one(engine, &d, sequence, j); j++) {
         }
     }
     engine->chosen_count = 0;
+    count_gaps(engine, &d);
+    if (d.tokens) di_count(&engine->metrics, DI_COUNT_OUTPUT_TOKENS, d.tokens);
 }
 
 void di_record_request(di_engine *engine, const di_request *request) {

@@ -114,7 +114,6 @@ typedef struct di_sequence {
     di_detokenizer detokenizer;
     di_stop_matcher stop;
     di_constraint_state constraint;
-    di_drafts drafts;
     bool armed;      /* stop strings are matched */
     uint32_t breaks; /* "\n" and then perhaps "<" that were not matched yet: the mark that disarms may follow them */
     bool bracket;
@@ -126,55 +125,57 @@ typedef struct di_sequence {
     uint32_t delivered; /* tokens that the reader was told of */
     uint64_t delivered_hash;
     int64_t last_token_ns;
+    di_drafts drafts; /* last: large, and without --spec nobody looks at it */
 } di_sequence;
 
 struct di_request {
+    /* What every step looks at stands first: few lines of a cache, which are cold each time. */
     atomic_uint references; /* handle, engine */
     atomic_bool cancelled;
-    atomic_bool window_free; /* score: the reader is done with `window` */
-    atomic_bool throttled;   /* the engine waits for the reader to catch up */
-    di_hub *hub;
-    di_request *older, *newer; /* of the hub */
-    di_arena *arena;
-    di_event_queue events;
-    uint64_t event_limit; /* of the engine */
+    atomic_bool window_free;           /* score: the reader is done with `window` */
+    atomic_bool throttled;             /* the engine waits for the reader to catch up */
+    bool score;                        /* fixed */
+    _Atomic di_request_state state;    /* engine; read by anybody */
+    uint32_t prompt_count;             /* fixed */
+    di_sequence *sequences;            /* engine: [sampling.n]; the first computes the prompt for all */
+    uint32_t live;                     /* engine */
+    uint32_t tenant_place;             /* engine: in engine->tenants; UINT32_MAX: none (not enqueued, or finished) */
+    bool prompt_done, draft_records;   /* engine; fixed */
+    int32_t stop_arm, stop_disarm;     /* fixed */
+    uint64_t max_tokens;               /* fixed: after the cut to the context */
+    uint64_t seed;                     /* fixed */
+    int64_t submitted_ns, deadline_ns; /* fixed; INT64_MAX = none */
+    /* engine; the atomic ones are read by anybody */
+    int64_t admitted_ns, prompt_done_ns, first_token_ns;
+    _Atomic uint64_t completion_tokens;
+    uint64_t draft_tokens, accepted_draft_tokens;
+    _Atomic uint32_t cached_tokens, preemptions;
 
     /* fixed */
-    const char *id;
-    uint64_t tenant; /* hash of the tenant's name: cache namespace and fair share */
-    int32_t *prompt; /* [prompt_count] */
-    uint32_t prompt_count;
     di_sampling sampling;
     di_stop_set stops;
+    const char *id;
+    uint64_t tenant;           /* hash of the tenant's name: cache namespace and fair share */
+    int32_t *prompt;           /* [prompt_count] */
     di_bound_grammar *grammar; /* NULL = none */
-    int32_t stop_arm, stop_disarm;
-    bool draft_records;
     int32_t priority;
-    uint64_t seed;
-    uint64_t max_tokens;               /* after the cut to the context */
-    int64_t submitted_ns, deadline_ns; /* INT64_MAX = none */
-    bool score;
     uint64_t serial; /* order of arrival, given by the queue */
     float *window;   /* score: f32 [logits rows][V], filled by the engine while window_free is false */
 
-    /* engine; the atomic ones are read by anybody */
-    _Atomic di_request_state state;
-    di_request *next;       /* in the inbox */
-    di_sequence *sequences; /* [sampling.n]; the first computes the prompt for all */
-    uint32_t live;
-    bool prompt_done;
-    _Atomic uint64_t completion_tokens;
-    uint64_t draft_tokens, accepted_draft_tokens;
+    di_hub *hub;
+    di_request *older, *newer; /* of the hub */
+    di_arena *arena;
+    uint64_t event_limit; /* of the engine */
+    di_event_queue events;
+
+    /* engine */
+    di_request *next;  /* in the inbox */
     uint32_t reported; /* scored rows or prompt tokens that the reader has; what is computed again is not told again */
-    _Atomic uint32_t cached_tokens;
     di_prefix_hit hit;
-    _Atomic uint32_t preemptions;
     int64_t restore_until_ns;
-    int64_t admitted_ns, prompt_done_ns, first_token_ns;
-    uint32_t tenant_place; /* in engine->tenants; UINT32_MAX: none (not enqueued, or finished) */
-    int64_t waiting_ns;    /* since when it waits to start or to go on; 0 = it runs */
-    int64_t waited_ns;     /* before that */
-    double order;          /* scratch of the scheduler */
+    int64_t waiting_ns; /* since when it waits to start or to go on; 0 = it runs */
+    int64_t waited_ns;  /* before that */
+    double order;       /* scratch of the scheduler */
 
     /* written by the engine before the event queue closes */
     di_status status;
@@ -185,6 +186,16 @@ struct di_request {
     /* reader */
     bool done_taken;
 };
+
+/* So many places before their turn, sequences and what they point to are fetched. */
+enum { DI_FETCH_FAR = 16, DI_FETCH_NEAR = 8 };
+
+/* Asks for memory that is used soon. Between two steps it has left the caches, and waiting for much of it at once takes
+ * hardly longer than for a piece. */
+static inline void di_fetch(const void *memory, size_t bytes) {
+    const char *from = memory, *end = from + bytes;
+    for (from -= (uintptr_t)from % 64; from < end; from += 64) __builtin_prefetch(from);
+}
 
 /* What one step samples, and the results; two of them, so that one is delivered while the next is computed. */
 typedef struct di_batch {
@@ -250,7 +261,8 @@ struct di_engine {
     uint32_t batch;        /* the one that the step being planned or computed fills */
     di_sequence **planned; /* [max_seqs] sequences with rows in the step */
     uint32_t planned_count;
-    di_sequence **chosen; /* [max_seqs] sequences with a choice to deliver */
+    uint64_t committed_rows; /* of the step that is being committed, without those of drafts */
+    di_sequence **chosen;    /* [max_seqs] sequences with a choice to deliver */
     uint32_t chosen_count;
     di_constraints *constraints;
     int64_t masks_ms;                           /* for the masks of a step */
@@ -361,7 +373,7 @@ bool di_emit_prompt_token(di_engine *engine, di_request *request, const di_batch
 void di_deliver(di_engine *engine);
 void di_finish_sequence(di_engine *engine, di_request *request, di_sequence *sequence, di_finish_reason reason,
                         int32_t stop_token_id, const char *stop_string);
-void di_fill_progress(const di_request *request, di_event *event);
+void di_fill_progress(const di_request *request, int64_t now, di_event *event);
 /* One structured line for a request that ended. */
 void di_record_request(di_engine *engine, const di_request *request);
 

@@ -111,7 +111,8 @@ static bool has_event(const di_event_queue *queue) {
 
 /* Mutex held. */
 static void tell_reader(di_event_queue *queue, bool was_readable) {
-    pthread_cond_broadcast(&queue->changed);
+    if (queue->waits) pthread_cond_signal(&queue->changed);
+    queue->waits = false;
     if (!was_readable && queue->on_ready) queue->on_ready(queue->on_ready_arg);
 }
 
@@ -164,7 +165,8 @@ bool di_events_push(di_event_queue *queue, const di_event *event) {
         payload = put(payload, event->drafts.confidence, confidence_bytes(&event->drafts));
         *put(payload, event->text, event->text_length) = 0;
         block->used += bytes;
-        queue->waiting += bytes;
+        atomic_store_explicit(&queue->place, block->data + block->used, memory_order_relaxed);
+        atomic_fetch_add_explicit(&queue->waiting, bytes, memory_order_relaxed);
     } else {
         queue->incomplete = true;
     }
@@ -181,11 +183,8 @@ void di_events_close(di_event_queue *queue) {
     pthread_mutex_unlock(&queue->mutex);
 }
 
-uint64_t di_events_waiting(di_event_queue *queue) {
-    pthread_mutex_lock(&queue->mutex);
-    uint64_t waiting = queue->waiting;
-    pthread_mutex_unlock(&queue->mutex);
-    return waiting;
+uint64_t di_events_waiting(const di_event_queue *queue) {
+    return atomic_load(&queue->waiting);
 }
 
 /* Blocks whose records were all handed out earlier. Only now may they be reused: the reader's loan has ended. */
@@ -194,6 +193,7 @@ static void drop_read_blocks(di_event_queue *queue) {
         di_event_block *block = queue->head;
         if (block == queue->tail) {
             block->used = block->read = 0;
+            atomic_store_explicit(&queue->place, block->data, memory_order_relaxed);
             return;
         }
         queue->head = block->next;
@@ -209,6 +209,7 @@ di_take di_events_take(di_event_queue *queue, int64_t timeout_ms, di_event *even
     pthread_mutex_lock(&queue->mutex);
     drop_read_blocks(queue);
     while (!has_event(queue) && !queue->closed && timeout_ms != 0) {
+        queue->waits = true;
         if (!di_condition_wait(&queue->changed, &queue->mutex, until) && di_now_ns() >= until) break;
     }
     di_take result = queue->closed ? DI_TAKE_CLOSED : DI_TAKE_NOTHING;
@@ -240,7 +241,7 @@ di_take di_events_take(di_event_queue *queue, int64_t timeout_ms, di_event *even
         event->timings = record->timings;
         event->status = record->status;
         queue->head->read += record->bytes;
-        queue->waiting -= record->bytes;
+        atomic_fetch_sub(&queue->waiting, record->bytes);
         result = DI_TAKE_EVENT;
     }
     if (waiting) *waiting = queue->waiting;

@@ -34,14 +34,14 @@ static double bound(const metric_row *row, int bucket) {
     return row->first * (double)(1u << bucket);
 }
 
-void di_observe(di_metrics *metrics, di_histogram_id id, double value) {
+void di_observe_many(di_metrics *metrics, di_histogram_id id, double value, uint64_t count) {
     const metric_row *row = &histogram_rows[id];
     int bucket = 0;
     if (!(value >= 0)) value = 0;
     while (bucket < DI_HISTOGRAM_BUCKETS && value > bound(row, bucket)) bucket++;
-    atomic_fetch_add_explicit(&metrics->histograms[id].buckets[bucket], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&metrics->histograms[id].count, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&metrics->histograms[id].sum, (uint64_t)(value / row->first * SUM_UNITS),
+    atomic_fetch_add_explicit(&metrics->histograms[id].buckets[bucket], count, memory_order_relaxed);
+    atomic_fetch_add_explicit(&metrics->histograms[id].count, count, memory_order_relaxed);
+    atomic_fetch_add_explicit(&metrics->histograms[id].sum, count * (uint64_t)(value / row->first * SUM_UNITS),
                               memory_order_relaxed);
 }
 

@@ -55,7 +55,11 @@ static inline void di_gauge(di_metrics *metrics, di_gauge_id id, int64_t value) 
 static inline uint64_t di_counter(const di_metrics *metrics, di_counter_id id) {
     return atomic_load_explicit(&metrics->counters[id], memory_order_relaxed);
 }
-void di_observe(di_metrics *metrics, di_histogram_id id, double value);
+/* The same value `count` times, for the price of one. */
+void di_observe_many(di_metrics *metrics, di_histogram_id id, double value, uint64_t count);
+static inline void di_observe(di_metrics *metrics, di_histogram_id id, double value) {
+    di_observe_many(metrics, id, value, 1);
+}
 
 /* Prometheus text format. */
 void di_metrics_write_prometheus(const di_metrics *metrics, di_text *out);

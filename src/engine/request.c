@@ -148,9 +148,7 @@ di_status di_submit(di_engine *engine, const di_request_params *params, di_reque
 bool di_request_next(di_request *request, int64_t timeout_ms, di_event *event) {
     uint64_t waiting = 0;
     di_take take = di_events_take(&request->events, timeout_ms, event, &waiting);
-    if (waiting < request->event_limit / 2 &&
-        atomic_exchange_explicit(&request->throttled, false, memory_order_acq_rel))
-        di_hub_wake(request->hub);
+    if (waiting < request->event_limit / 2 && atomic_exchange(&request->throttled, false)) di_hub_wake(request->hub);
     if (take == DI_TAKE_EVENT) {
         if (event->status != DI_OK) event->error = request->error;
         return true;

@@ -79,7 +79,7 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
     di_constraint_release(engine->constraints, request->grammar);
     request->grammar = NULL;
     di_event last = {0};
-    di_fill_progress(request, &last);
+    di_fill_progress(request, di_now_ns(), &last);
     request->usage = last.usage;
     request->timings = last.timings;
     if (request->events.incomplete && request->status == DI_OK)
@@ -89,13 +89,13 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
 }
 
 /* Ends a request that was cancelled or is late. */
-static void end_from_outside(di_engine *engine, di_request *request, int64_t now) {
+static void end_from_outside(di_engine *engine, di_request *request) {
     di_error error = {0};
     if (atomic_load_explicit(&request->cancelled, memory_order_acquire)) {
         di_count(&engine->metrics, DI_COUNT_CANCELS, 1);
         di_fail(&error, DI_ERR_CANCELLED, NULL, "the request was cancelled");
         di_finish_request(engine, request, DI_FINISH_CANCELLED, &error);
-    } else if (now >= request->deadline_ns) {
+    } else {
         di_count(&engine->metrics, DI_COUNT_DEADLINES, 1);
         di_fail(&error, DI_ERR_DEADLINE, "deadline_ms", "the request's deadline of %.0f ms passed",
                 di_ms(request->deadline_ns - request->submitted_ns));
@@ -115,7 +115,8 @@ static void reap(di_engine *engine, di_request_list *list, bool stopping) {
     for (uint32_t i = 0; i < list->count;) {
         di_request *request = list->items[i];
         if (stopping) atomic_store_explicit(&request->cancelled, true, memory_order_relaxed);
-        if (request->state != DI_REQUEST_FINISHED) end_from_outside(engine, request, now);
+        bool over = atomic_load_explicit(&request->cancelled, memory_order_relaxed) || now >= request->deadline_ns;
+        if (over && request->state != DI_REQUEST_FINISHED) end_from_outside(engine, request);
         if (request->state != DI_REQUEST_FINISHED || owns_state(request)) {
             i++;
             continue;

@@ -1,5 +1,6 @@
 /* step.c - what a step holds, and what it made true: decode rows first, then prompt rows within the budget. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -79,7 +80,7 @@ static bool is_sure(const di_sequence *s) {
 /* False: it has to wait for pages or for the next step, or its request has ended because memory ran out. */
 static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t logits_from) {
     uint32_t done = (uint32_t)di_state_length(s->state), prompt = s->request->prompt_count;
-    di_error error = {0};
+    di_error error;
     uint32_t missing = di_state_pages_missing(s->state, done + count);
     if (missing && !di_make_room(engine, s, missing)) return false;
     if (di_state_reserve(s->state, done + count, &error) != DI_OK) {
@@ -124,7 +125,7 @@ bool di_reader_is_behind(const di_engine *engine, di_request *request) {
     /* One that was moved out comes back when there is something to gain. */
     uint64_t limit = request->state == DI_REQUEST_SWAPPED ? engine->event_limit / 2 : engine->event_limit;
     if (request->score || di_events_waiting(&request->events) < limit) return false;
-    atomic_store_explicit(&request->throttled, true, memory_order_release);
+    atomic_store(&request->throttled, true);
     /* The reader may have caught up before it could see the flag. */
     return di_events_waiting(&request->events) >= limit;
 }
@@ -447,7 +448,7 @@ static di_status commit_sequence(di_engine *engine, di_sequence *s, di_error *er
         commit_prompt(engine, s);
     else if (!s->sure)
         commit_rows(engine, s, s->rows);
-    di_count(&engine->metrics, DI_COUNT_COMPUTED_ROWS, s->rows);
+    engine->committed_rows += s->rows;
     engine->tenants[request->tenant_place].served += s->rows;
     di_status status = DI_OK;
     if (request->score)
@@ -478,13 +479,29 @@ static void update_state(di_engine *engine, di_request *request) {
         const di_sequence *s = &request->sequences[i];
         behind |= request->prompt_done && !s->done && !di_is_decoding(s);
     }
-    request->state = behind ? DI_REQUEST_PREFILL : DI_REQUEST_DECODE;
+    di_request_state next = behind ? DI_REQUEST_PREFILL : DI_REQUEST_DECODE;
+    if (next != request->state) request->state = next;
+}
+
+/* Ahead of sequence i: what the next ones will need. */
+static void fetch_ahead(const di_engine *engine, uint32_t i) {
+    if (i + DI_FETCH_FAR < engine->planned_count)
+        di_fetch(engine->planned[i + DI_FETCH_FAR], offsetof(di_sequence, drafts));
+    if (i + DI_FETCH_NEAR >= engine->planned_count) return;
+    const di_sequence *s = engine->planned[i + DI_FETCH_NEAR];
+    di_fetch(s->request, offsetof(di_request, stops));
+    di_fetch(&s->request->events, 64);
+    di_fetch(s->state, 128);
+    di_fetch(s->sampler, 192);
+    if (s->ids) di_fetch(&s->ids[s->ids_count], sizeof *s->ids);
 }
 
 void di_commit_step(di_engine *engine) {
     engine->chosen_count = 0;
+    engine->committed_rows = 0;
     di_speculation_learn(engine);
     for (uint32_t i = 0; i < engine->planned_count; i++) {
+        fetch_ahead(engine, i);
         di_sequence *s = engine->planned[i];
         di_request *request = s->request;
         s->in_step = false;
@@ -494,7 +511,7 @@ void di_commit_step(di_engine *engine) {
             di_release_sequence(engine, s);
             continue;
         }
-        di_error error = {0};
+        di_error error;
         di_status status = engine->job.status;
         if (status != DI_OK)
             error = engine->job.error;
@@ -506,6 +523,7 @@ void di_commit_step(di_engine *engine) {
             update_state(engine, request);
     }
     di_step_model_observe(&engine->step_model, &engine->load, (double)engine->job.compute_ns / 1e9);
+    di_count(&engine->metrics, DI_COUNT_COMPUTED_ROWS, engine->committed_rows);
     di_count(&engine->metrics, DI_COUNT_STEPS, 1);
     di_observe(&engine->metrics, DI_HISTOGRAM_STEP_COMPUTE, (double)engine->job.compute_ns / 1e9);
     di_observe(&engine->metrics, DI_HISTOGRAM_STEP_ROWS, engine->load.decode_rows + engine->load.prompt_rows);

@@ -9,13 +9,13 @@ struct di_sampler {
     di_stop_rule rule;
     uint64_t key, logits_hash;
     int64_t produced;
-    int32_t *banned; /* [eos_count + stop_token_count]: EOS ids first */
     di_sample_bias *bias;
     /* Occurrences, only when a penalty is on: dense list and an open-addressing index into it. */
     di_sample_count *counts; /* [count_capacity] */
     uint32_t count_count, count_capacity;
     uint32_t *slots; /* [slot_mask + 1]: position in counts + 1, 0 = empty */
     uint32_t slot_mask;
+    int32_t banned[]; /* [eos_count + stop_token_count]: EOS ids first */
 };
 
 static bool penalises(const di_sampling *sampling) {
@@ -58,15 +58,14 @@ static bool prepare_counts(di_sampler *sampler, const di_sampler_params *params)
 di_status di_sampler_new(const di_sampler_params *params, di_sampler **out, di_error *error) {
     const di_sampling *sampling = params->sampling;
     *out = NULL;
-    di_sampler *sampler = calloc(1, sizeof *sampler);
+    size_t stops = params->eos_count + sampling->stop_token_count;
+    di_sampler *sampler = calloc(1, sizeof *sampler + stops * sizeof *sampler->banned);
     if (!sampler) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a sample");
     sampler->sampling = sampling;
     sampler->key = di_sampling_key(params->seed, params->sample_index,
                                    di_sampling_prompt_hash(params->prompt, params->prompt_count));
-    size_t stops = params->eos_count + sampling->stop_token_count;
-    sampler->banned = malloc((stops + 1) * sizeof *sampler->banned);
     sampler->bias = malloc((sampling->logit_bias_count + 1) * sizeof *sampler->bias);
-    bool ready = sampler->banned && sampler->bias;
+    bool ready = sampler->bias != NULL;
     if (ready) {
         for (size_t i = 0; i < stops; i++)
             sampler->banned[i] =
@@ -86,7 +85,6 @@ di_status di_sampler_new(const di_sampler_params *params, di_sampler **out, di_e
 
 void di_sampler_free(di_sampler *sampler) {
     if (!sampler) return;
-    free(sampler->banned);
     free(sampler->bias);
     free(sampler->counts);
     free(sampler->slots);

@@ -68,6 +68,10 @@ const char *di_tokenizer_bytes(const di_tokenizer *tokenizer, int32_t id, size_t
     return tokenizer->bytes + token->bytes;
 }
 
+void di_tokenizer_expect(const di_tokenizer *tokenizer, int32_t id) {
+    __builtin_prefetch(find_token(tokenizer, id));
+}
+
 const char *di_tokenizer_spelling(const di_tokenizer *tokenizer, int32_t id) {
     const di_token *token = find_token(tokenizer, id);
     return token ? tokenizer->spellings + token->spelling : NULL;

@@ -49,6 +49,8 @@ bool di_tokenizer_is_added(const di_tokenizer *tokenizer, int32_t id);
 bool di_tokenizer_is_special(const di_tokenizer *tokenizer, int32_t id);
 /* Bytes of one id (added tokens verbatim); NULL for an id that does not exist. */
 const char *di_tokenizer_bytes(const di_tokenizer *tokenizer, int32_t id, size_t *length);
+/* Asks for the memory in which di_tokenizer_bytes will look the id up: for who has many ids at once. */
+void di_tokenizer_expect(const di_tokenizer *tokenizer, int32_t id);
 /* The token string as spelled in the file (byte alphabet), zero-terminated; NULL for an id that does not exist. */
 const char *di_tokenizer_spelling(const di_tokenizer *tokenizer, int32_t id);
 
