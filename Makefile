@@ -79,7 +79,7 @@ deb: $(RELEASE)/build.ninja
 	@packaging/deb $(RELEASE) build/package
 
 soak: $(RELEASE)/build.ninja
-	@ninja -C $(RELEASE) -j $(JOBS) --quiet deepinfer bench_serve
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet deepinfer
 	@scripts/soak $(RELEASE) --hours $(HOURS)
 
 acceptance: $(RELEASE)/build.ninja

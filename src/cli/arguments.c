@@ -146,7 +146,8 @@ di_status di_parse_arguments(int count, char **arguments, di_cli *cli, di_argume
     if (topic && !parsed->topic) parsed->help = true;
     if (!parsed->command && !parsed->help && !parsed->topic && !parsed->version)
         return di_fail(error, DI_ERR_USAGE, "command",
-                       "which command? chat, generate, serve, score, tokenize, inspect, verify, cache; deepinfer "
+                       "which command? chat, generate, serve, score, tokenize, inspect, verify, cache, grammar, bench; "
+                       "deepinfer "
                        "--help tells more");
     return DI_OK;
 }

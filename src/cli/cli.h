@@ -40,7 +40,7 @@ typedef struct di_command {
 } di_command;
 
 extern const di_command di_command_chat, di_command_generate, di_command_score, di_command_tokenize, di_command_inspect,
-    di_command_verify, di_command_cache, di_command_serve, di_command_grammar;
+    di_command_verify, di_command_cache, di_command_serve, di_command_grammar, di_command_bench;
 
 const di_command *const *di_commands(size_t *count);
 

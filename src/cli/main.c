@@ -8,9 +8,9 @@
 #include "engine/engine.h"
 
 const di_command *const *di_commands(size_t *count) {
-    static const di_command *const commands[] = {&di_command_chat,   &di_command_generate, &di_command_serve,
-                                                 &di_command_score,  &di_command_tokenize, &di_command_inspect,
-                                                 &di_command_verify, &di_command_cache,    &di_command_grammar};
+    static const di_command *const commands[] = {
+        &di_command_chat,    &di_command_generate, &di_command_serve, &di_command_score,   &di_command_tokenize,
+        &di_command_inspect, &di_command_verify,   &di_command_cache, &di_command_grammar, &di_command_bench};
     *count = sizeof commands / sizeof *commands;
     return commands;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # labels: serial timing
-"""bench_serve against a server whose answers can be wrong in every way, and against `deepinfer serve`; a short soak."""
+"""`deepinfer bench serve` against a server whose answers can be wrong in every way, and against `deepinfer serve`; a short soak."""
 import json
 import pathlib
 import subprocess
@@ -8,14 +8,14 @@ import tempfile
 import unittest
 
 import common
+import http_server
 import scripted_server
 
 FIGURES = ("tokens_per_s", "requests_per_s", "first_token_ms", "gap_ms", "total_ms", "goodput_per_s", "cache_hit_share", "errors", "compared", "differing")
 
 
 def bench(*arguments, timeout=300):
-    build = pathlib.Path(common.BINARY).parent
-    done = subprocess.run([build / "bench/bench_serve", *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env=common.environment())
+    done = subprocess.run([common.BINARY, "bench", "serve", *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env=common.environment())
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
@@ -79,11 +79,18 @@ class Scripted(unittest.TestCase):
         self.assertEqual({key for body in server.bodies for key in json.loads(body)}, {"model", "messages", "max_tokens", "temperature", "seed", "stream", "stream_options"})
 
     def test_wrong_usage(self):
-        for arguments in (["--clients", "0"], ["--turns", "9"], ["--nothing"], ["--rate", "x"], ["--drop", "2"], ["--url"]):
+        for arguments in (["--clients", "0"], ["--turns", "9"], ["--nothing"], ["--rate", "x"], ["--drop", "2"], ["--url"], ["--prompt", "x"]):
             self.assertEqual(bench(*arguments)[0], 2, arguments)
-        code, _, stderr = bench("--url", "https://127.0.0.1:1/")
-        self.assertEqual(code, 1)
-        self.assertIn("http://", stderr)
+        for words in (["bench"], ["bench", "kernels"]):
+            done = subprocess.run([common.BINARY, *words], capture_output=True, text=True, timeout=60, env=common.environment())
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("serve", done.stderr)
+        code, _, stderr = bench("--url", "ftp://127.0.0.1:1/")
+        self.assertEqual(code, 2)
+        self.assertIn("http://HOST:PORT or https://HOST:PORT", stderr)
+        code, _, stderr = bench("--url", "https://127.0.0.1:1/", "--ca-file", "/no/such/file")
+        self.assertEqual(code, 2)
+        self.assertIn("--ca-file /no/such/file", stderr)
         code, _, stderr = bench("--url", "http://127.0.0.1:1/")
         self.assertEqual(code, 1)
         self.assertIn("no connection", stderr)
@@ -91,13 +98,36 @@ class Scripted(unittest.TestCase):
     def test_key(self):
         server = scripted_server.start(key="sesame")
         with tempfile.NamedTemporaryFile("w") as file:
-            file.write("sesame\n")
+            file.write("# keys\nsomebody sesame\n")
             file.flush()
             code, lines, stderr = bench("--url", server.address, "--clients", 2, "--turns", 1, "--part", "closed", "--api-key-file", file.name)
         self.assertEqual(code, 0, stderr)
         self.assertEqual(bench("--url", server.address, "--part", "closed")[0], 1)
         server.shutdown()
         server.server_close()
+
+
+class Tls(unittest.TestCase):
+    def test_https(self):
+        """The certificate is checked, name and all."""
+        with tempfile.TemporaryDirectory() as folder:
+            cert, key = http_server.certificate(folder)
+            other, _ = http_server.certificate(folder, "other")
+            with http_server.Server("--tls-cert", cert, "--tls-key", key, "--access-log", "off", model=common.TINY) as server:
+                load = ("--clients", 3, "--turns", 2, "--max-tokens", 4, "--part", "closed")
+                for host in ("127.0.0.1", "localhost"):
+                    code, lines, stderr = bench("--url", f"https://{host}:{server.port}", "--ca-file", cert, *load)
+                    self.assertEqual(code, 0, stderr)
+                    self.assertEqual((lines[-1]["good"], lines[-1]["compared"], lines[-1]["differing"]), (6, 6, 0))
+                    self.assertRegex(lines[-1]["fingerprint"], r"\w+")
+                for trusted in ((), ("--ca-file", other)):
+                    code, _, stderr = bench("--url", f"https://127.0.0.1:{server.port}", *trusted, *load)
+                    self.assertEqual(code, 1)
+                    self.assertIn("TLS cannot begin", stderr)
+                code, _, stderr = bench("--url", f"https://ip6-localhost:{server.port}", "--ca-file", cert, *load)
+                self.assertEqual(code, 1)
+                code, _, stderr = bench("--url", f"http://127.0.0.1:{server.port}", *load)
+                self.assertEqual(code, 1)
 
 
 class Real(unittest.TestCase):
@@ -109,6 +139,13 @@ class Real(unittest.TestCase):
         self.assertEqual((line["good"], line["failed"], line["compared"], line["differing"]), (100, 0, 40, 0))
         self.assertGreater(line["cache_hit_share"], 0.3)
         self.assertGreater(line["tokens"], 100)
+
+    def test_options_of_its_own_server(self):
+        code, lines, stderr = bench(common.NANO, "--clients", 2, "--turns", 1, "--part", "closed", "--served-model-name", "mine", "--max-seqs", 1, "--log-level", "info")
+        self.assertEqual(code, 0, stderr)
+        self.assertEqual(lines[0]["model"], "mine")
+        self.assertEqual(lines[0]["settings"]["max-seqs"], "1")
+        self.assertIn("option max-seqs = 1 (command line)", stderr)
 
     def test_short_soak(self):
         build = pathlib.Path(common.BINARY).parent

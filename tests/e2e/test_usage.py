@@ -10,7 +10,7 @@ import time
 import common
 from common import Case, NANO, TINY, environment, run
 
-COMMANDS = ("chat", "generate", "serve", "score", "tokenize", "inspect", "verify", "cache", "grammar")
+COMMANDS = ("chat", "generate", "serve", "score", "tokenize", "inspect", "verify", "cache", "grammar", "bench")
 
 
 class Help(Case):
@@ -29,7 +29,7 @@ class Help(Case):
         result = self.ok("--help")
         for command in COMMANDS:
             self.assertIn("  " + command, result.text)
-        for later in ("bench", "eval"):
+        for later in ("eval", "report"):
             self.assertNotIn("  " + later + " ", result.text)
         self.assertLessEqual(max(len(line) for line in result.text.split("\n")), 80)
         self.assertEqual(self.ok("help").out, result.out)
@@ -51,7 +51,7 @@ class Help(Case):
 class Usage(Case):
     def test_unknown_commands(self):
         self.usage(says="which command?")
-        for name in ("bench", "eval"):
+        for name in ("eval", "report"):
             result = self.usage(name, says="there is no command")
             self.assertIn(", ".join(COMMANDS), result.err)
         self.usage("generat", says='did you mean "generate"')

@@ -1,8 +1,8 @@
-/* serve_script.h - what the customers of bench_serve say: one long policy that all share, and conversations about a few
+/* bench_script.h - what the customers of bench serve say: one long policy that all share, and conversations about a few
  * topics. Every customer has a name and an order number of his own, so no two conversations are the same.
  */
-#ifndef DI_BENCH_SERVE_SCRIPT_H
-#define DI_BENCH_SERVE_SCRIPT_H
+#ifndef DI_CLI_BENCH_SCRIPT_H
+#define DI_CLI_BENCH_SCRIPT_H
 
 enum { SCRIPT_TOPICS = 6, SCRIPT_TURNS = 4 };
 
