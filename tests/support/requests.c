@@ -84,6 +84,7 @@ di_request *di_submit_job(di_engine *engine, const di_job *job, di_status *statu
     params.segments = &segment;
     params.segment_count = 1;
     params.sampling = job->sampling;
+    params.id = job->id;
     params.priority = job->priority;
     params.tenant = job->tenant;
     params.deadline_ms = job->deadline_ms;

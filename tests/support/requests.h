@@ -16,6 +16,7 @@ typedef struct di_job {
     const int32_t *ids;
     uint32_t count;
     di_sampling sampling;
+    const char *id; /* NULL = none */
     int32_t priority;
     const char *tenant;
     int64_t deadline_ms;

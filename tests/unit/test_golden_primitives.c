@@ -462,37 +462,37 @@ static void router(void **state) {
     }
 }
 
-/* One expert that is always chosen has weight `scale`; the other kind of expert is silenced by a zero w2. */
+/* Expert 5 alone, with this w2; it is always chosen, with weight `scale`. */
+static di_experts_args one_expert(const di_rows *rows, const float *x, const di_weight *const *w2) {
+    static const float no_bias[1] = {0};
+    const v41_layer *w = &model->layers[3];
+    di_experts_args args = experts_of_layer_3(rows, x);
+    args.experts = args.top = 1;
+    args.gate = op_matrix(&memory, NULL, 1, args.width);
+    args.bias = args.bias_vl = op_vector(&memory, no_bias, 1);
+    args.w1 = (const di_weight *const *)&w->w1[5];
+    args.w2 = w2;
+    args.w3 = (const di_weight *const *)&w->w3[5];
+    return args;
+}
+
+/* The other kind of expert is silenced by a zero w2. */
 static void experts(void **state) {
     (void)state;
     enum { ROWS = 5, D = 128, F = 64 };
-    const v41_layer *w = &model->layers[3];
-    const di_weight *w1[] = {w->w1[5]}, *w2[] = {w->w2[5]}, *w3[] = {w->w3[5]}, *silent[1];
-    const float no_bias[1] = {0};
+    const di_weight *silent = op_matrix(&memory, NULL, D, F);
     one_sequence s;
     make_rows(&s, 0, 1);
     for (size_t t = 0; t < ROWS; t++) {
-        di_experts_args args = experts_of_layer_3(&s.list, floats("expert.in") + t * D);
-        args.experts = args.top = 1;
-        args.gate = op_matrix(&memory, NULL, 1, D);
-        args.bias = args.bias_vl = op_vector(&memory, no_bias, 1);
-        args.w1 = w1;
-        args.w2 = w2;
-        args.w3 = w3;
-        args.shared_w2 = op_matrix(&memory, NULL, D, F);
+        const di_weight *const *w2 = (const di_weight *const *)&model->layers[3].w2[5];
+        di_experts_args args = one_expert(&s.list, floats("expert.in") + t * D, w2);
+        args.shared_w2 = silent;
         args.scale = floats("expert.weight")[t];
         di_cpu_experts(h->backend, &args);
         expect_bf16("expert.routed", di_cpu_at(args.y), floats("expert.routed") + t * D, D);
     }
     make_rows(&s, 0, ROWS);
-    di_experts_args args = experts_of_layer_3(&s.list, floats("expert.in"));
-    silent[0] = op_matrix(&memory, NULL, D, F);
-    args.experts = args.top = 1;
-    args.gate = op_matrix(&memory, NULL, 1, D);
-    args.bias = args.bias_vl = op_vector(&memory, no_bias, 1);
-    args.w1 = w1;
-    args.w2 = silent;
-    args.w3 = w3;
+    di_experts_args args = one_expert(&s.list, floats("expert.in"), &silent);
     di_cpu_experts(h->backend, &args);
     expect_bf16("expert.shared", di_cpu_at(args.y), floats("expert.shared"), ROWS * D);
 }

@@ -28,22 +28,6 @@ static int status_of(int port, const char *request, const char *holds) {
     return http_status;
 }
 
-static di_request *submit(di_engine *engine, const char *id) {
-    di_segment segment = {.token_ids = di_walk(1, 40), .token_count = 40};
-    di_request_params params;
-    di_request_params_default(&params);
-    params.id = id;
-    params.segments = &segment;
-    params.segment_count = 1;
-    params.sampling.temperature = 0;
-    params.sampling.max_tokens = 20;
-    params.sampling.ignore_eos = true;
-    di_request *request = NULL;
-    di_error error = {0};
-    if (di_submit(engine, &params, &request, &error) != DI_OK) fail_msg("%s", error.message);
-    return request;
-}
-
 static void a_step_that_hangs_ends_readiness_and_nothing_else(void **state) {
     (void)state;
     enum { STALL_MS = 500 };
@@ -61,7 +45,9 @@ static void a_step_that_hangs_ends_readiness_and_nothing_else(void **state) {
 
     di_gate_open(false);
     int64_t start = di_now_ns();
-    di_request *request = submit(engine, "stuck-1");
+    di_job job = di_greedy_job(di_walk(1, 40), 40, 20);
+    job.id = "stuck-1";
+    di_request *request = di_submit_job(engine, &job, NULL, NULL);
     assert_true(di_gate_wait(20000, NULL));
     while (status_of(test.port, ready, "\"running\":1") == 200 && di_now_ns() - start < 20000000000) usleep(5000);
     assert_true(di_now_ns() - start >= (STALL_MS - 50) * 1000000LL); /* a step may take a while */

@@ -2,7 +2,7 @@
 /* The real 129,280-id vocabulary. tests/tools/real_tokenizer.py writes the file; DI_TEST_TOKENIZER names another
  * place than build/real_tokenizer/tokenizer.json. Without the file every test here is skipped, loudly. */
 #include "base/clock.h"
-#include "base/json.h"
+#include "support/json_lines.h"
 #include "tokenizer/tokenizer.h"
 
 #include <setjmp.h>
@@ -90,7 +90,10 @@ static void read_text(const di_json *vector, di_text *text) {
     for (int64_t i = 0; i < times; i++) di_text_append(text, repeat->first->text, repeat->first->length);
 }
 
-static void check_vector(const di_json *vector, unsigned counts[3]) {
+/* counts [3]: by kind. */
+static void check_vector(void *arg, di_arena *arena, const di_json *vector) {
+    (void)arena;
+    unsigned *counts = arg;
     const di_json *id = di_json_get(vector, "id"), *kind = di_json_get(vector, "kind");
     size_t count;
     int32_t *ids = ids_of(di_json_get(vector, "ids"), &count);
@@ -112,22 +115,11 @@ static void check_vector(const di_json *vector, unsigned counts[3]) {
 static void golden_vectors(void **state) {
     (void)state;
     if (!tokenizer) skip();
-    char *file = NULL;
-    size_t length = 0;
-    di_error error = {0};
-    assert_int_equal(di_read_file(GOLDEN, 1 << 24, &file, &length, &error), DI_OK);
     unsigned counts[3] = {0};
-    di_arena *arena = di_arena_new(0);
-    for (char *line = file, *end; (end = memchr(line, '\n', length - (size_t)(line - file))); line = end + 1) {
-        const di_json *vector = NULL;
-        assert_int_equal(di_json_parse(arena, line, (size_t)(end - line), 0, &vector, &error), DI_OK);
-        check_vector(vector, counts);
-    }
+    di_each_json_line(GOLDEN, NULL, check_vector, counts, 44 + 3 + 9);
     assert_int_equal(counts[0], 44);
     assert_int_equal(counts[1], 3);
     assert_int_equal(counts[2], 9);
-    di_arena_free(arena);
-    free(file);
 }
 
 static void specification_vectors(void **state) {
