@@ -496,6 +496,7 @@ static bool save_record(di_disk *d, di_disk_header *h, const int32_t *ids, di_te
     d->counters.saved_bytes += ok ? bytes : 0;
     d->counters.save_failures += fits && !ok;
     d->counters.dropped += !fits;
+    if (fits) d->counters.failing = !ok;
     pthread_mutex_unlock(&d->mutex);
     if (ok && entry) {
         entry->file_ns = used_ns;

@@ -55,6 +55,7 @@ typedef struct di_disk_counters {
     uint64_t bytes;   /* of the records in the folder */
     uint64_t queued;  /* bytes waiting to be written */
     uint32_t records; /* in the folder, and waiting to be written */
+    bool failing;     /* the last record that was to be written could not be */
     bool read_only;   /* another process writes, or the folder does not allow it */
     bool ready;       /* the folder has been listed */
 } di_disk_counters;

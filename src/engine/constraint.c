@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 struct di_bound_grammar {
     di_bound_grammar *next; /* in the list, the one used last first */
     char key[33];
@@ -18,6 +20,7 @@ struct di_bound_grammar {
 
 struct di_constraints {
     const di_tokenizer *tokenizer;
+    di_metrics *metrics;
     uint32_t rows;
     const int32_t *eos; /* [eos_count] */
     size_t eos_count;
@@ -36,7 +39,8 @@ struct di_constraints {
 /* ---------------------------------------------------------------------------------------------- opening */
 
 di_status di_constraints_new(const di_config *config, const di_tokenizer *tokenizer, uint32_t vocabulary,
-                             const int32_t *eos, size_t eos_count, di_constraints **constraints, di_error *error) {
+                             const int32_t *eos, size_t eos_count, di_metrics *metrics, di_constraints **constraints,
+                             di_error *error) {
     *constraints = NULL;
     di_constraints *c = calloc(1, sizeof *c);
     if (!c) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for grammars");
@@ -47,6 +51,7 @@ di_status di_constraints_new(const di_config *config, const di_tokenizer *tokeni
         return di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot make a mutex");
     }
     c->tokenizer = tokenizer;
+    c->metrics = metrics;
     c->rows = vocabulary;
     c->eos = eos;
     c->eos_count = eos_count;
@@ -205,7 +210,9 @@ di_status di_constraint_open(di_constraints *c, const di_so_args *args, di_bound
         *out = grammar;
         return status;
     }
+    int64_t start = di_now_ns();
     status = compile(c, &source, key, &grammar, error);
+    di_observe(c->metrics, DI_HISTOGRAM_GRAMMAR_TIME, (double)(di_now_ns() - start) / 1e9);
     pthread_mutex_lock(&c->mutex);
     if (status == DI_OK) {
         di_bound_grammar *other = find(c, key); /* somebody was quicker */
@@ -351,9 +358,11 @@ static void fill(di_constraints *c, di_constraint_state *state) {
 
 void di_constraint_fill(di_constraints *c, di_constraint_state *state) {
     if (!state->mask) return;
+    int64_t start = di_now_ns();
     pthread_mutex_lock(&c->matching);
     fill(c, state);
     pthread_mutex_unlock(&c->matching);
+    di_observe(c->metrics, DI_HISTOGRAM_MASK_TIME, (double)(di_now_ns() - start) / 1e9);
 }
 
 /* The output ends with the trigger. */

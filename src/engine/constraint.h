@@ -16,6 +16,7 @@
 #define DI_ENGINE_CONSTRAINT_H
 
 #include "base/config.h"
+#include "engine/metrics.h"
 #include "grammar/grammar.h"
 #include "sampling/sampling.h"
 
@@ -40,9 +41,10 @@ typedef struct di_constraint_state {
     struct di_constraint_state *next, **link; /* samples of the same grammar */
 } di_constraint_state;
 
-/* tokenizer NULL: every grammar is refused. Borrows it and eos. */
+/* tokenizer NULL: every grammar is refused. Borrows it, eos and metrics. */
 di_status di_constraints_new(const di_config *config, const di_tokenizer *tokenizer, uint32_t vocabulary,
-                             const int32_t *eos, size_t eos_count, di_constraints **constraints, di_error *error);
+                             const int32_t *eos, size_t eos_count, di_metrics *metrics, di_constraints **constraints,
+                             di_error *error);
 void di_constraints_free(di_constraints *constraints); /* no request uses it any more; NULL is allowed */
 
 /* Any thread. Compiles, or finds, the grammar of the arguments: *grammar is NULL when schema_type is. Refusals name

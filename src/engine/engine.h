@@ -41,6 +41,9 @@ uint32_t di_engine_max_sequences(const di_engine *engine); /* sequences that hol
 const char *di_engine_note(const di_engine *engine);
 
 const di_metrics *di_engine_metrics(const di_engine *engine);
+/* Brings up to date what others count, the disk tier and the grammars: also when the engine has nothing to do. Before
+ * metrics are printed; any thread, waits for no step. */
+void di_engine_refresh_metrics(di_engine *engine);
 
 /* ------------------------------------------------------------------------------------------- the engine at work */
 

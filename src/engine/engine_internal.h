@@ -243,6 +243,9 @@ struct di_engine {
     pthread_t thread;
     bool started;
     di_metrics metrics;
+    pthread_mutex_t refreshing; /* for what follows: what others count, as the metrics know it */
+    di_disk_counters disk_counters;
+    di_constraint_counters constraint_counters;
     /* what progress.c tells; written by the engine thread */
     _Atomic int64_t step_started_ns;  /* 0 while no step runs */
     _Atomic int64_t step_finished_ns; /* 0 = none yet */
@@ -252,8 +255,7 @@ struct di_engine {
     /* engine thread */
     di_page_pool *pages;
     di_prefix_cache *cache;
-    di_disk *disk;                  /* NULL without --cache-dir */
-    di_disk_counters disk_counters; /* as the metrics know them */
+    di_disk *disk; /* NULL without --cache-dir */
     di_compute *compute;
     di_step *step;
     di_compute_job job;
@@ -265,10 +267,9 @@ struct di_engine {
     di_sequence **chosen;    /* [max_seqs] sequences with a choice to deliver */
     uint32_t chosen_count;
     di_constraints *constraints;
-    int64_t masks_ms;                           /* for the masks of a step */
-    di_speculation *speculation;                /* NULL = off */
-    di_constraint_counters constraint_counters; /* as the metrics know them */
-    di_constraint_state **constrained;          /* [max_seqs] whose masks the step needs */
+    int64_t masks_ms;                  /* for the masks of a step */
+    di_speculation *speculation;       /* NULL = off */
+    di_constraint_state **constrained; /* [max_seqs] whose masks the step needs */
     uint32_t constrained_count;
     di_step_load load;
     di_step_model step_model;

@@ -321,7 +321,7 @@ static di_status open_model(di_engine *engine, const di_config *config, di_error
     if (status == DI_OK) status = open_state(engine, config, error);
     if (status == DI_OK)
         status = di_constraints_new(config, engine->tokenizer, engine->config.vocab_size, engine->config.eos_token_ids,
-                                    engine->config.eos_count, &engine->constraints, error);
+                                    engine->config.eos_count, &engine->metrics, &engine->constraints, error);
     if (status == DI_OK) status = open_batches(engine, error);
     return status == DI_OK ? di_speculation_open(engine, config, error) : status;
 }
@@ -370,6 +370,7 @@ di_status di_engine_open(const char *model, const di_config *config, di_log *log
     if (status != DI_OK) return status;
     di_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the engine");
+    pthread_mutex_init(&engine->refreshing, NULL); /* an ordinary one: cannot fail */
     engine->log = log;
     di_text path = {0};
     status = di_find_model(config, model, &path, error);
@@ -457,6 +458,7 @@ void di_close(di_engine *engine) {
     free(engine->watched_row);
     free(engine->fingerprint);
     free(engine->path);
+    pthread_mutex_destroy(&engine->refreshing);
     free(engine);
 }
 

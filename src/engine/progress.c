@@ -37,6 +37,42 @@ di_engine_progress di_engine_get_progress(const di_engine *engine) {
     return progress;
 }
 
+static void set_disk_metrics(di_engine *engine) {
+    di_disk_counters now, *last = &engine->disk_counters;
+    di_disk_get_counters(engine->disk, &now);
+    uint64_t failures = now.load_failures + now.save_failures, before = last->load_failures + last->save_failures;
+    di_count(&engine->metrics, DI_COUNT_DISK_LOADS, now.loads - last->loads);
+    di_count(&engine->metrics, DI_COUNT_DISK_LOADED_BYTES, now.loaded_bytes - last->loaded_bytes);
+    di_count(&engine->metrics, DI_COUNT_DISK_SAVES, now.saves - last->saves);
+    di_count(&engine->metrics, DI_COUNT_DISK_SAVED_BYTES, now.saved_bytes - last->saved_bytes);
+    di_count(&engine->metrics, DI_COUNT_DISK_FAILURES, failures - before);
+    di_count(&engine->metrics, DI_COUNT_DISK_DROPPED, now.dropped - last->dropped);
+    di_count(&engine->metrics, DI_COUNT_DISK_EVICTED, now.evicted - last->evicted);
+    di_gauge(&engine->metrics, DI_GAUGE_DISK_BYTES, (int64_t)now.bytes);
+    di_gauge(&engine->metrics, DI_GAUGE_DISK_RECORDS, now.records);
+    di_gauge(&engine->metrics, DI_GAUGE_DISK_QUEUED, (int64_t)now.queued);
+    di_gauge(&engine->metrics, DI_GAUGE_DISK_UNWRITABLE, now.read_only || now.failing);
+    *last = now;
+}
+
+static void set_grammar_metrics(di_engine *engine) {
+    di_constraint_counters now, *last = &engine->constraint_counters;
+    di_constraints_get_counters(engine->constraints, &now);
+    di_count(&engine->metrics, DI_COUNT_GRAMMARS_COMPILED, now.compiled - last->compiled);
+    di_count(&engine->metrics, DI_COUNT_GRAMMARS_REUSED, now.reused - last->reused);
+    di_count(&engine->metrics, DI_COUNT_GRAMMARS_REFUSED, now.refused - last->refused);
+    di_count(&engine->metrics, DI_COUNT_GRAMMAR_RESETS, now.resets - last->resets);
+    di_gauge(&engine->metrics, DI_GAUGE_GRAMMARS, (int64_t)now.grammars);
+    *last = now;
+}
+
+void di_engine_refresh_metrics(di_engine *engine) {
+    pthread_mutex_lock(&engine->refreshing);
+    if (engine->disk) set_disk_metrics(engine);
+    set_grammar_metrics(engine);
+    pthread_mutex_unlock(&engine->refreshing);
+}
+
 static const char *state_name(di_request_state state) {
     switch (state) {
     case DI_REQUEST_QUEUED:

@@ -210,37 +210,8 @@ static bool has_work(const di_engine *engine) {
     return engine->queue.count || engine->running.count || engine->swapped.count;
 }
 
-static void set_disk_metrics(di_engine *engine) {
-    di_disk_counters now, *last = &engine->disk_counters;
-    di_disk_get_counters(engine->disk, &now);
-    uint64_t failures = now.load_failures + now.save_failures, before = last->load_failures + last->save_failures;
-    di_count(&engine->metrics, DI_COUNT_DISK_LOADS, now.loads - last->loads);
-    di_count(&engine->metrics, DI_COUNT_DISK_LOADED_BYTES, now.loaded_bytes - last->loaded_bytes);
-    di_count(&engine->metrics, DI_COUNT_DISK_SAVES, now.saves - last->saves);
-    di_count(&engine->metrics, DI_COUNT_DISK_SAVED_BYTES, now.saved_bytes - last->saved_bytes);
-    di_count(&engine->metrics, DI_COUNT_DISK_FAILURES, failures - before);
-    di_count(&engine->metrics, DI_COUNT_DISK_DROPPED, now.dropped - last->dropped);
-    di_count(&engine->metrics, DI_COUNT_DISK_EVICTED, now.evicted - last->evicted);
-    di_gauge(&engine->metrics, DI_GAUGE_DISK_BYTES, (int64_t)now.bytes);
-    di_gauge(&engine->metrics, DI_GAUGE_DISK_RECORDS, now.records);
-    di_gauge(&engine->metrics, DI_GAUGE_DISK_QUEUED, (int64_t)now.queued);
-    *last = now;
-}
-
-static void set_grammar_metrics(di_engine *engine) {
-    di_constraint_counters now, *last = &engine->constraint_counters;
-    di_constraints_get_counters(engine->constraints, &now);
-    di_count(&engine->metrics, DI_COUNT_GRAMMARS_COMPILED, now.compiled - last->compiled);
-    di_count(&engine->metrics, DI_COUNT_GRAMMARS_REUSED, now.reused - last->reused);
-    di_count(&engine->metrics, DI_COUNT_GRAMMARS_REFUSED, now.refused - last->refused);
-    di_count(&engine->metrics, DI_COUNT_GRAMMAR_RESETS, now.resets - last->resets);
-    di_gauge(&engine->metrics, DI_GAUGE_GRAMMARS, (int64_t)now.grammars);
-    *last = now;
-}
-
 static void set_gauges(di_engine *engine) {
-    if (engine->disk) set_disk_metrics(engine);
-    set_grammar_metrics(engine);
+    di_engine_refresh_metrics(engine);
     const di_prefix_counters *cache = di_prefix_get_counters(engine->cache);
     set_work_gauges(engine);
     uint32_t used = di_page_pool_used(engine->pages);
@@ -258,8 +229,7 @@ void *di_engine_main(void *arg) {
     bool stopping = false, ran = false;
     while (!stopping || has_work(engine)) {
         bool idle = !has_work(engine);
-        /* With work but without a step: somebody's reader is behind. Without work: what the disk still does is told. */
-        int64_t pause = idle && !engine->disk_counters.queued ? -1 : PAUSE_MS;
+        int64_t pause = idle ? -1 : PAUSE_MS; /* with work but without a step: somebody's reader is behind */
         di_enqueue(engine, di_hub_take(engine->hub, idle || !ran, pause, &stopping));
         di_hub_serve_calls(engine->hub);
         reap(engine, &engine->queue, stopping);

@@ -12,7 +12,7 @@ enum { LEAST_STALL_MS = 2000 };
 
 struct di_operations {
     di_server *server;
-    const di_engine *engine; /* NULL while the model is being loaded */
+    di_engine *engine; /* NULL while the model is being loaded */
     int64_t stall_ms, opened_ns;
     char *model; /* name for the label model_name */
 };
@@ -137,6 +137,7 @@ static void answer_load(void *app, di_exchange *exchange) {
 static void answer_metrics(void *app, di_exchange *exchange) {
     const di_operations *operations = app;
     di_text body = {0};
+    di_engine_refresh_metrics(operations->engine);
     di_metrics_write_prometheus(di_engine_metrics(operations->engine), &body);
     di_engine_progress progress = di_engine_get_progress(operations->engine);
     di_text reason = {0};

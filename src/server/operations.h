@@ -22,8 +22,7 @@ typedef struct di_operations di_operations;
  * till then). The server must outlive it; config is read during the calls only. */
 di_status di_operations_open(di_server *server, const di_config *config, di_operations **operations, di_error *error);
 /* There is an engine, which must outlive the server's run. */
-di_status di_operations_start(di_operations *operations, const di_engine *engine, const di_config *config,
-                              di_error *error);
+di_status di_operations_start(di_operations *operations, di_engine *engine, const di_config *config, di_error *error);
 void di_operations_close(di_operations *operations); /* NULL is allowed */
 
 /* Whether requests should be sent here; if not, *reason gets why. stall_ms: the option "ready-stall-ms". */

@@ -247,6 +247,79 @@ static void a_finished_request_leaves_one_record(void **state) {
     di_text_free(&seen.lines);
 }
 
+/* ---------------------------------------------------------------- an engine with nothing to do */
+
+static double metric(di_engine *engine, const char *name) {
+    di_text text = {0};
+    char key[96];
+    snprintf(key, sizeof key, "\n%s ", name);
+    di_engine_refresh_metrics(engine);
+    di_metrics_write_prometheus(di_engine_metrics(engine), &text);
+    const char *at = text.data ? strstr(text.data, key) : NULL;
+    if (!at) fail_msg("%s is missing", name);
+    double value = at ? strtod(at + strlen(key), NULL) : -1;
+    di_text_free(&text);
+    return value;
+}
+
+static void grammars_are_counted_while_nothing_runs(void **state) {
+    (void)state;
+    di_engine *engine = di_open_with(NANO, NULL, 0);
+    di_job job = {.ids = di_walk(1, 8), .count = 8};
+    di_sampling_default(&job.sampling);
+    job.sampling.so_args.schema_type = "regex";
+    job.sampling.so_args.schema = "(";
+    di_status status = DI_OK;
+    assert_null(di_submit_job(engine, &job, &status, NULL));
+    assert_int_equal(status, DI_ERR_INVALID_ARGUMENT);
+    assert_true(metric(engine, "deepinfer_grammars_refused_total") == 1);
+    assert_true(metric(engine, "deepinfer_grammar_compile_seconds_count") == 1);
+    assert_true(metric(engine, "deepinfer_mask_seconds_count") == 0);
+    job.sampling.so_args.schema = "[ab]{3}";
+    job.sampling.max_tokens = 3;
+    di_outcome outcome = {0};
+    di_run_job(engine, &job, &outcome);
+    assert_int_equal(outcome.status, DI_OK);
+    assert_true(metric(engine, "deepinfer_grammar_compile_seconds_count") == 2);
+    assert_true(metric(engine, "deepinfer_mask_seconds_count") >= outcome.tokens[0]);
+    di_close(engine);
+}
+
+static void shell(const char *format, const char *folder) {
+    char command[256];
+    snprintf(command, sizeof command, format, folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* A folder that cannot be used from the start; one in whose place a file stands for a while. */
+static void a_cache_folder_that_cannot_be_written_shows(void **state) {
+    (void)state;
+    char folder[] = "/tmp/deepinfer_metrics_XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    const di_option never[] = {{"cache-dir", "/dev/null/cache"}}, good[] = {{"cache-dir", folder}};
+    di_engine *engine = di_open_with(NANO, never, 1);
+    assert_true(metric(engine, "deepinfer_disk_unwritable") == 1);
+    di_close(engine);
+    engine = di_open_with(NANO, good, 1);
+    assert_true(metric(engine, "deepinfer_disk_unwritable") == 0);
+    static const char *const before[] = {"true %s", "rm -rf %1$s && touch %1$s", "rm %1$s && mkdir %1$s"};
+    for (int round = 0; round < 3; round++) {
+        shell(before[round], folder);
+        di_job job = di_greedy_job(di_walk((uint32_t)round + 1, 200), 200, 4);
+        di_outcome outcome = {0};
+        di_run_job(engine, &job, &outcome);
+        assert_int_equal(outcome.status, DI_OK);
+        assert_true(di_disk_wait_idle(engine->disk, 60000));
+        /* The engine has gone to sleep: what the disk did since is told all the same. */
+        assert_true(metric(engine, "deepinfer_disk_unwritable") == (round == 1));
+        assert_int_equal(metric(engine, "deepinfer_disk_failures_total") > 0, round > 0);
+        assert_true(metric(engine, "deepinfer_disk_queued_bytes") == 0);
+        assert_int_equal(metric(engine, "deepinfer_disk_saves_total") > 0, 1);
+    }
+    di_close(engine);
+    shell("rm -rf %s", folder);
+}
+
 /* The list in docs/engine.md is that of the table. */
 static void every_metric_is_documented(void **state) {
     (void)state;
@@ -274,6 +347,8 @@ int main(int count, char **values) {
         cmocka_unit_test(a_known_workload_is_counted_exactly),
         cmocka_unit_test(rows_are_counted_once),
         cmocka_unit_test(a_finished_request_leaves_one_record),
+        cmocka_unit_test(grammars_are_counted_while_nothing_runs),
+        cmocka_unit_test(a_cache_folder_that_cannot_be_written_shows),
         cmocka_unit_test(every_metric_is_documented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
