@@ -17,6 +17,7 @@ import lzma
 import os
 import pathlib
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -284,6 +285,7 @@ def main():
     sys.path.insert(0, str(ROOT / "tests/e2e"))
     import common
     python = common.venv(PACKAGES, dependencies=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     workers = {"deepinfer": Worker([options.bench, "--each", options.tokenizer], False, options.seconds)}
     for name in PEERS:
@@ -291,6 +293,19 @@ def main():
             workers[name] = Worker([python, __file__, "--worker", name, options.tokenizer], True, options.seconds)
     cases = read_cases(options.cases)[::options.every]
     schemas, mode = ({name: Score() for name in workers} for _ in range(2))
+    try:
+        walk(workers, cases, schemas, mode)
+    except KeyboardInterrupt:  # what is known so far
+        pass
+    for worker in workers.values():
+        worker.close()
+    print(f"\n{schemas['deepinfer'].counts['cases']} schemas\n")
+    table(list(workers), schemas)
+    print("\nJSON mode, the valid instances that are objects; compiled anew for each schema\n")
+    table(list(workers), mode)
+
+
+def walk(workers, cases, schemas, mode):
     for number, case in enumerate(cases):
         valid = [bool(test["valid"]) for test in case["tests"]]
         objects = [test for test in case["tests"] if test["valid"] and isinstance(test["data"], dict)]
@@ -307,14 +322,7 @@ def main():
                            for schema, ours in ((case["schema"], walked), (None, walked_mode))]
             schemas[name].add(results[0], valid)
             mode[name].add(results[1], [True] * len(objects))
-        if sys.stderr.isatty() or number % 50 == 0:
-            print(f"{number + 1} of {len(cases)}", end="\r" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
-    for worker in workers.values():
-        worker.close()
-    print(f"\n{len(cases)} schemas\n")
-    table(list(workers), schemas)
-    print("\nJSON mode, the valid instances that are objects; compiled anew for each schema\n")
-    table(list(workers), mode)
+        print(f"{number + 1} of {len(cases)}", end="\r", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
