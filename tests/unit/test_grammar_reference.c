@@ -1,6 +1,7 @@
 /* needs: grammar tokenizer base */
 /* Masks against an independent recogniser: random grammars, a textbook Earley parser over bytes, every token at every
- * state of random walks. The parser shares no code with the library and knows no lexemes, tries or memory. */
+ * state of random walks. The parser shares no code with the library and knows no lexemes, tries or memory. An argument
+ * is the number of grammars: the long run. */
 #include "grammar/grammar.h"
 
 #include <setjmp.h>
@@ -23,6 +24,7 @@ enum {
 };
 
 static uint64_t seed;
+static unsigned wanted_grammars = 4000;
 
 static unsigned draw(unsigned below) {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -231,7 +233,7 @@ static void walk(const grammar *g, di_matcher *matcher, const char *source) {
 static void test_random_grammars(void **unused) {
     (void)unused;
     unsigned compiled = 0, refused = 0;
-    for (seed = 1; compiled < 4000;) {
+    for (seed = 1; compiled < wanted_grammars;) {
         uint64_t own = seed + compiled + refused;
         seed = own;
         grammar g;
@@ -258,7 +260,8 @@ static void test_random_grammars(void **unused) {
     assert_true(refused < compiled / 2);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) wanted_grammars = (unsigned)strtoul(argv[1], NULL, 10);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_grammars)};
     return cmocka_run_group_tests(tests, make_vocabulary, free_vocabulary);
 }
