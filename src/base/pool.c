@@ -1,10 +1,12 @@
 /* pool.c - the thread pool; see pool.h.
  *
- * One run is published as (work, arg, tiles), then `remaining` = tiles, then `generation` + 1. A thread claims a tile
- * by taking 1 from `remaining`; only a positive old value is a claim. The run's description is read after a claim and
- * before the tile is counted in `done`: while a claimed tile is not counted the run cannot end, so the description
- * cannot change. A worker that wakes late finds nothing to claim, or claims from the run that is current by then;
- * either is right.
+ * One run is published as (work, arg, tiles), then a range of tiles for every thread, then `generation` + 1. A thread
+ * claims a tile by taking 1 from `remaining` of a range, its own until that is empty, then the others'; only a positive
+ * old value is a claim. So the same rows or weights come to the same thread in one run after the other, as far as the
+ * threads keep pace, and lie in its core's caches; cores that share no cache pay dearly for anything else. The run's
+ * description is read after a claim and before the tile is counted in `done`: while a claimed tile is not counted the
+ * run cannot end, so the description cannot change. A worker that wakes late finds nothing to claim, or claims from the
+ * run that is current by then; either is right.
  *
  * Waiting is spinning for a few microseconds and then a futex. A thread that blocks leaves its core to whoever else
  * wants it, which with a busy neighbour is often the very worker that is waited for.
@@ -39,6 +41,12 @@ enum {
     WORKER_YIELD_NS = 500000,
 };
 
+/* Tiles [end - remaining, end) are not claimed yet. */
+typedef struct tile_range {
+    _Alignas(64) _Atomic int64_t remaining;
+    size_t end;
+} tile_range;
+
 typedef struct worker {
     di_pool *pool;
     pthread_t thread;
@@ -53,8 +61,8 @@ struct di_pool {
     size_t tiles;
     int threads, running; /* running: worker threads that exist */
     int64_t worker_spin_ns, caller_spin_ns;
-    worker *workers; /* [threads - 1] */
-    _Alignas(64) _Atomic int64_t remaining;
+    worker *workers;                          /* [threads - 1] */
+    tile_range *ranges;                       /* [threads] */
     _Alignas(64) _Atomic uint32_t generation; /* futex: workers sleep on it */
     _Atomic int sleeping;
     _Atomic bool stop;
@@ -89,16 +97,19 @@ static void spin_pause(void) {
 static void work_tiles(di_pool *pool, int index, _Atomic int64_t *busy_ns) {
     size_t finished = 0, tiles = 0;
     int64_t start = 0;
-    for (;;) {
-        if (atomic_load_explicit(&pool->remaining, memory_order_relaxed) <= 0) break;
-        int64_t left = atomic_fetch_sub_explicit(&pool->remaining, 1, memory_order_acquire);
-        if (left <= 0) break;
-        if (finished == 0) {
-            tiles = pool->tiles;
-            if (busy_ns) start = di_now_ns();
+    for (int i = 0; i < pool->threads; i++) {
+        tile_range *range = &pool->ranges[(index + i) % pool->threads];
+        for (;;) {
+            if (atomic_load_explicit(&range->remaining, memory_order_relaxed) <= 0) break;
+            int64_t left = atomic_fetch_sub_explicit(&range->remaining, 1, memory_order_acquire);
+            if (left <= 0) break;
+            if (finished == 0) {
+                tiles = pool->tiles;
+                if (busy_ns) start = di_now_ns();
+            }
+            pool->work(pool->arg, range->end - (size_t)left, index);
+            finished++;
         }
-        pool->work(pool->arg, tiles - (size_t)left, index);
-        finished++;
     }
     if (finished == 0) return;
     if (busy_ns) atomic_fetch_add_explicit(busy_ns, di_now_ns() - start, memory_order_relaxed);
@@ -187,12 +198,15 @@ di_status di_pool_new(int threads, di_pool **out, di_error *error) {
     }
     di_pool *pool = aligned_alloc(64, (sizeof *pool + 63) / 64 * 64);
     worker *workers = calloc((size_t)threads, sizeof *workers);
-    if (!pool || !workers) {
+    tile_range *ranges = aligned_alloc(64, (size_t)threads * sizeof *ranges);
+    if (!pool || !workers || !ranges) {
         free(pool);
         free(workers);
+        free(ranges);
         return di_fail(error, DI_ERR_MEMORY, "threads", "out of memory for %d threads", threads);
     }
-    *pool = (di_pool){.threads = threads, .workers = workers};
+    *pool = (di_pool){.threads = threads, .workers = workers, .ranges = ranges};
+    for (int i = 0; i < threads; i++) ranges[i] = (tile_range){.remaining = 0};
     /* With more threads than cores a spinning thread keeps the core from one that has work. */
     if (threads <= di_usable_cores()) {
         pool->worker_spin_ns = WORKER_SPIN_NS;
@@ -214,6 +228,7 @@ void di_pool_free(di_pool *pool) {
     futex_wake(&pool->generation, INT_MAX);
     for (int i = 0; i < pool->running; i++) pthread_join(pool->workers[i].thread, NULL);
     free(pool->workers);
+    free(pool->ranges);
     free(pool);
 }
 
@@ -264,7 +279,12 @@ void di_pool_run(di_pool *pool, size_t tiles, di_pool_tile work, void *arg) {
     pool->arg = arg;
     pool->tiles = tiles;
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->remaining, (int64_t)tiles, memory_order_release);
+    size_t threads = (size_t)pool->threads, share = tiles / threads, more = tiles % threads, end = 0;
+    for (size_t i = 0; i < threads; i++) {
+        size_t count = share + (i < more ? 1 : 0);
+        pool->ranges[i].end = end += count;
+        atomic_store_explicit(&pool->ranges[i].remaining, (int64_t)count, memory_order_release);
+    }
     atomic_fetch_add(&pool->generation, 1);
     int sleeping = atomic_load(&pool->sleeping);
     if (sleeping > 0) futex_wake(&pool->generation, tiles - 1 < (size_t)sleeping ? (int)(tiles - 1) : sleeping);

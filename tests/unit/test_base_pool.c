@@ -5,6 +5,7 @@
 
 #include <fenv.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -55,6 +56,56 @@ static void test_every_tile_once(void **state) {
                 if (r.counts[t] != (t < tiles)) fail_msg("%d threads, run %d, tile %zu", threads, run, t);
             }
         }
+        di_pool_free(pool);
+    }
+}
+
+typedef struct meeting {
+    _Atomic int started, done;
+    int awaited;
+    int worker_of[8];
+} meeting;
+
+/* Every tile waits until all have begun, so no thread can take a second one. */
+static void meet(void *arg, size_t tile, int worker) {
+    meeting *m = arg;
+    m->worker_of[tile] = worker;
+    atomic_fetch_add(&m->started, 1);
+    while (atomic_load(&m->started) < m->awaited) sched_yield();
+}
+
+/* Each thread begins with its own part of the tiles. */
+static void test_own_part_first(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 5; threads++) {
+        di_pool *pool;
+        assert_int_equal(di_pool_new(threads, &pool, NULL), DI_OK);
+        for (int run = 0; run < 20; run++) {
+            meeting m = {.awaited = threads};
+            di_pool_run(pool, (size_t)threads, meet, &m);
+            for (int t = 0; t < threads; t++) assert_int_equal(m.worker_of[t], t);
+        }
+        di_pool_free(pool);
+    }
+}
+
+/* The first tile ends when all others are done. */
+static void hold_first(void *arg, size_t tile, int worker) {
+    meeting *m = arg;
+    (void)worker;
+    while (tile == 0 && atomic_load(&m->done) < m->awaited) sched_yield();
+    atomic_fetch_add(&m->done, 1);
+}
+
+/* A thread that is held up holds up one tile: the others take the rest of its part. */
+static void test_slow_thread_holds_one_tile(void **state) {
+    (void)state;
+    for (int threads = 2; threads <= 5; threads++) {
+        di_pool *pool;
+        assert_int_equal(di_pool_new(threads, &pool, NULL), DI_OK);
+        meeting m = {.awaited = 40};
+        di_pool_run(pool, 41, hold_first, &m);
+        assert_int_equal(atomic_load(&m.done), 41);
         di_pool_free(pool);
     }
 }
@@ -230,10 +281,16 @@ static void test_times(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_tile_once),    cmocka_unit_test(test_runs_are_ordered),
-        cmocka_unit_test(test_blocking_waits),     cmocka_unit_test(test_start_and_stop),
-        cmocka_unit_test(test_idle_costs_nothing), cmocka_unit_test(test_float_mode),
-        cmocka_unit_test(test_usable_cores),       cmocka_unit_test(test_times),
+        cmocka_unit_test(test_every_tile_once),
+        cmocka_unit_test(test_own_part_first),
+        cmocka_unit_test(test_slow_thread_holds_one_tile),
+        cmocka_unit_test(test_runs_are_ordered),
+        cmocka_unit_test(test_blocking_waits),
+        cmocka_unit_test(test_start_and_stop),
+        cmocka_unit_test(test_idle_costs_nothing),
+        cmocka_unit_test(test_float_mode),
+        cmocka_unit_test(test_usable_cores),
+        cmocka_unit_test(test_times),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

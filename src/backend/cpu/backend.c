@@ -129,7 +129,7 @@ bool di_cpu_worker(di_cpu *cpu, size_t bytes) {
 }
 
 void di_cpu_run(di_cpu *cpu, size_t tiles, di_pool_tile work, void *arg, size_t cost) {
-    enum { INLINE_COST = 1 << 16 };
+    enum { INLINE_COST = 1 << 17 };
     if (cost < INLINE_COST) {
         for (size_t t = 0; t < tiles; t++) work(arg, t, 0);
     } else {

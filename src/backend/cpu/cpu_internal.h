@@ -57,7 +57,7 @@ void *di_cpu_take(di_cpu *cpu, size_t count, size_t size);
 /* At least `bytes` for every worker; false on failure (recorded). */
 bool di_cpu_worker(di_cpu *cpu, size_t bytes);
 
-/* Runs tiles on the pool, or on the calling thread alone when the whole run is less than about 10 us of work (`cost`:
+/* Runs tiles on the pool, or on the calling thread alone when the whole run is less than about 5 us of work (`cost`:
  * bytes touched or multiply-adds). */
 void di_cpu_run(di_cpu *cpu, size_t tiles, di_pool_tile work, void *arg, size_t cost);
 
