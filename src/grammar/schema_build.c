@@ -1,4 +1,6 @@
 /* schema_build.c - forms to symbols; see schema.h. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -308,55 +310,123 @@ static di_symbol build_object(compiler *c, const conjunction *conj, uint32_t fro
 
 /* ----------------------------------------------------------------------------------------------------------- arrays */
 
-/* The scalar values that items can have at most, as nodes; 0 if they are not few. */
-static uint32_t finite_values(compiler *c, const di_json *node, const di_json **values, unsigned depth) {
-    static const di_json null = {.type = DI_JSON_NULL};
-    const di_json *list = di_json_get(node, "enum"), *one = di_json_get(node, "const"),
-                  *ref = di_json_get(node, "$ref");
-    uint32_t n = 0;
-    if (list && list->type == DI_JSON_ARRAY && list->count <= MAX_UNIQUE) {
-        for (const di_json *i = list->first; i; i = i->next) {
-            if (i->type == DI_JSON_ARRAY || i->type == DI_JSON_OBJECT) return 0;
-            values[n++] = i;
-        }
-        return n;
-    }
-    if (one && one->type != DI_JSON_ARRAY && one->type != DI_JSON_OBJECT) return values[0] = one, 1;
-    if (ref && ref->type == DI_JSON_STRING && depth < 16) {
-        const di_json *target = di_schema_resolve(c, node, ref);
-        return target ? finite_values(c, target, values, depth + 1) : 0;
-    }
-    const di_json *type = di_json_get(node, "type");
-    if (di_json_string_is(type, "null")) return values[0] = &null, 1;
-    if (di_json_string_is(type, "boolean")) return values[0] = di_schema_true(), values[1] = di_schema_false(), 2;
-    return 0;
+/* Values that the items of an array can have at most, as nodes. */
+typedef struct value_list {
+    const di_json *list[MAX_UNIQUE];
+    uint32_t count;
+} value_list;
+
+static bool add_value(value_list *v, const di_json *value) {
+    if (!value || v->count == MAX_UNIQUE) return false;
+    v->list[v->count++] = value;
+    return true;
 }
 
-/* True if the two scalars are one value spelled differently. */
+static bool integer_bound(const di_json *node, const char *name, const char *exclusive, int64_t *bound) {
+    const di_json *value = di_json_get(node, name), *other = di_json_get(node, exclusive);
+    return di_json_int64(value && value->type == DI_JSON_NUMBER ? value : other, bound);
+}
+
+/* Integers between two bounds; whether these belong to them shows when each value is joined with the schema. */
+static bool add_integers(compiler *c, const di_json *node, value_list *v) {
+    int64_t low, high;
+    if (!integer_bound(node, "minimum", "exclusiveMinimum", &low) ||
+        !integer_bound(node, "maximum", "exclusiveMaximum", &high))
+        return false;
+    if (low > high || (uint64_t)high - (uint64_t)low >= MAX_UNIQUE) return false;
+    for (int64_t i = low;; i++) {
+        di_json *value = di_schema_alloc(c, sizeof *value);
+        char *text = di_schema_alloc(c, 24);
+        if (!value || !text) return false;
+        int length = snprintf(text, 24, "%" PRId64, i);
+        *value = (di_json){.type = DI_JSON_NUMBER, .text = text, .length = (size_t)length};
+        if (!add_value(v, value)) return false;
+        if (i == high) return true;
+    }
+}
+
+static bool add_type(compiler *c, const di_json *node, const di_json *type, value_list *v) {
+    static const di_json null = {.type = DI_JSON_NULL};
+    if (di_json_string_is(type, "null")) return add_value(v, &null);
+    if (di_json_string_is(type, "boolean")) return add_value(v, di_schema_true()) && add_value(v, di_schema_false());
+    return di_json_string_is(type, "integer") && add_integers(c, node, v);
+}
+
+/* Adds the values that may follow the schema, and maybe some more; false if they are not few. */
+static bool finite_values(compiler *c, const di_json *node, value_list *v, unsigned depth) {
+    const di_json *list = di_json_get(node, "enum"), *one = di_json_get(node, "const");
+    const di_json *ref = di_json_get(node, "$ref"), *type = di_json_get(node, "type"), *target = NULL;
+    uint32_t before = v->count;
+    bool few = false;
+    if (depth >= 16) return false;
+    if (ref && ref->type == DI_JSON_STRING) target = di_schema_resolve(c, node, ref);
+    if (target && finite_values(c, target, v, depth + 1)) return true;
+    if (ref && c->draft < DI_DRAFT_2019) return false; /* nothing beside it counts */
+    if (one && c->draft >= DI_DRAFT_6) return add_value(v, one);
+    if (list && list->type == DI_JSON_ARRAY) {
+        few = true;
+        for (const di_json *i = list->first; i && few; i = i->next) few = add_value(v, i);
+        if (few) return true;
+    }
+    static const char *const unions[] = {"anyOf", "oneOf"};
+    for (int u = 0; u < 2; u++) {
+        const di_json *parts = di_json_get(node, unions[u]);
+        v->count = before;
+        few = parts && parts->type == DI_JSON_ARRAY;
+        for (const di_json *i = few ? parts->first : NULL; i && few; i = i->next)
+            few = finite_values(c, i, v, depth + 1);
+        if (few) return true;
+    }
+    const di_json *all = di_json_get(node, "allOf");
+    for (const di_json *i = all && all->type == DI_JSON_ARRAY ? all->first : NULL; i; i = i->next) {
+        v->count = before;
+        if (finite_values(c, i, v, depth + 1)) return true;
+    }
+    v->count = before;
+    few = type != NULL;
+    if (type && type->type != DI_JSON_ARRAY) few = add_type(c, node, type, v);
+    for (const di_json *i = type && type->type == DI_JSON_ARRAY ? type->first : NULL; i && few; i = i->next)
+        few = add_type(c, node, i, v);
+    if (!few) v->count = before;
+    return few;
+}
+
+/* True if they are one value spelled differently. The depth is that of the document. */
 static bool equal_values(compiler *c, const di_json *a, const di_json *b) {
     di_decimal x, y;
     if (a->type != b->type) return false;
     if (a->type == DI_JSON_STRING) return same_name(a->text, a->length, b->text, b->length);
-    if (a->type != DI_JSON_NUMBER) return true;
-    return di_decimal_parse(c->arena, a->text, a->length, &x) && di_decimal_parse(c->arena, b->text, b->length, &y) &&
-           di_decimal_compare(&x, &y) == 0;
+    if (a->type == DI_JSON_NUMBER)
+        return di_decimal_parse(c->arena, a->text, a->length, &x) &&
+               di_decimal_parse(c->arena, b->text, b->length, &y) && di_decimal_compare(&x, &y) == 0;
+    if (a->type != DI_JSON_ARRAY && a->type != DI_JSON_OBJECT) return true;
+    if (a->count != b->count || !di_exprs_spend(c->x, 1)) return false;
+    const di_json *j = b->first;
+    for (const di_json *i = a->first; i; i = i->next) {
+        if (a->type == DI_JSON_OBJECT)
+            for (j = b->first; j && !same_name(i->key, i->key_length, j->key, j->key_length);) j = j->next;
+        if (!j || !equal_values(c, i, j)) return false;
+        if (a->type == DI_JSON_ARRAY) j = j->next;
+    }
+    return true;
 }
 
 static bool unique_items(compiler *c, set_id set, di_array *a, const di_json *at) {
-    const di_json *values[MAX_UNIQUE];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->sets[set].count && !n; i++) {
+    value_list v = {.count = 0};
+    bool few = false;
+    for (uint32_t i = 0; i < c->sets[set].count && !few && !di_schema_failed(c); i++) {
         uint32_t literal = c->sets[set].literals[i];
-        if (literal % MEANINGS == MEANS_SCHEMA) n = finite_values(c, c->infos[literal / MEANINGS].node, values, 0);
+        if (literal % MEANINGS == MEANS_SCHEMA) few = finite_values(c, c->infos[literal / MEANINGS].node, &v, 0);
     }
-    if (!n)
+    if (di_schema_failed(c)) return false;
+    if (!few || !v.count)
         return di_schema_refuse(c, DI_REASON_UNSUPPORTED, at,
-                                "uniqueItems is enforced for items of an enum of scalars only");
+                                "uniqueItems is enforced for items of at most %d values only", MAX_UNIQUE);
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < v.count; i++) {
         bool known = false;
-        for (uint32_t j = 0; j < kept; j++) known = known || equal_values(c, values[i], values[j]);
-        if (!known) values[kept++] = values[i];
+        for (uint32_t j = 0; j < kept; j++) known = known || equal_values(c, v.list[i], v.list[j]);
+        if (!known) v.list[kept++] = v.list[i];
     }
     di_symbols *s = c->s;
     a->items = s->item_count;
@@ -364,7 +434,7 @@ static bool unique_items(compiler *c, set_id set, di_array *a, const di_json *at
     if (!di_grow(&s->items, &s->item_capacity, (uint64_t)s->item_count + kept, sizeof *s->items))
         return c->x->failed = DI_ERR_MEMORY, false;
     for (uint32_t i = 0; i < kept; i++) {
-        set_id one = di_set_join(c, set, di_set_of(c, values[i], MEANS_VALUE));
+        set_id one = di_set_join(c, set, di_set_of(c, v.list[i], MEANS_VALUE));
         s->items[s->item_count++] = (di_array_item){di_build_rule(c, one), DI_SYMBOL_EMPTY};
     }
     return !di_schema_failed(c);

@@ -36,6 +36,8 @@ MORE_SCHEMAS = [
                {"properties": {"a": {"maximum": 12}, "b": {"const": {"deep": [1, "two", None]}}}, "required": ["b"]}],
      "propertyNames": {"enum": ["a", "b", "cc"]}, "unevaluatedProperties": {"type": "boolean"}},
     {"type": "array", "items": {"enum": ["red", "green", 1, None, True]}, "uniqueItems": True, "minItems": 2, "maxItems": 4},
+    {"type": "array", "items": {"anyOf": [{"type": ["integer", "boolean"], "minimum": 3, "maximum": 9}, {"enum": [{"a": [1]}, {"a": [2]}]}]},
+     "uniqueItems": True, "minItems": 3, "maxItems": 6},
     {"$ref": "#/$defs/list", "$defs": {"list": {"type": ["object", "null"], "properties": {"next": {"$ref": "#/$defs/list"}, "v": {"type": "integer"}},
                                                 "required": ["v"], "additionalProperties": False}}},
     {"enum": ["a", ["b", 1], {"c": None}, 4.5, "Ünïcode \u2028 \"quoted\""]},

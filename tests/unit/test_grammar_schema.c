@@ -205,6 +205,23 @@ static void test_arrays(void **state) {
     no("{\"prefixItems\":[{\"type\":\"string\"}]}", "[1]");
     no("{\"uniqueItems\":true,\"items\":{\"enum\":[7,8]}}", "[7,7]");
     yes("{\"uniqueItems\":true,\"items\":{\"enum\":[7,8]}}", "[8,7]");
+    static const char integers[] =
+        "{\"uniqueItems\":true,\"items\":{\"type\":[\"integer\",\"null\"],\"minimum\":-1,\"exclusiveMaximum\":3}}";
+    yes(integers, "[2,0,null,-1,1]");
+    no(integers, "[2,0,2]");
+    no(integers, "[3]");
+    no(integers, "[null,null]");
+    static const char parts[] =
+        "{\"uniqueItems\":true,\"minItems\":2,\"items\":{\"anyOf\":[{\"enum\":[{\"a\":[1,2]},{\"a\":[2,1]},[1]]},"
+        "{\"$ref\":\"#/$defs/"
+        "b\"}]},\"$defs\":{\"b\":{\"allOf\":[{\"type\":\"boolean\"},{\"not\":{\"const\":false}}]}}}";
+    yes(parts, "[{\"a\":[1,2]},{\"a\":[2,1]}]");
+    yes(parts, "[true,[1]]");
+    no(parts, "[true,true]");
+    no(parts, "[false,true]");
+    no(parts, "[{\"a\":[1,2]},{\"a\":[1,2]}]");
+    no("{\"uniqueItems\":true,\"items\":{\"enum\":[{\"a\":1,\"b\":2},{\"b\":2.0,\"a\":1},3]}}",
+       "[{\"a\":1,\"b\":2},{\"a\":1,\"b\":2}]");
     yes("{\"contains\":{\"type\":\"null\"},\"maxContains\":1}", "[1,null,2]");
     no("{\"contains\":{\"type\":\"null\"},\"maxContains\":1}", "[null,null]");
     no("{\"contains\":{\"type\":\"null\"}}", "[1]");
