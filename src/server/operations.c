@@ -255,8 +255,7 @@ di_status di_operations_open(di_server *server, const di_config *config, di_oper
     return di_server_add_routes(server, routes, sizeof routes / sizeof *routes, *operations, error);
 }
 
-di_status di_operations_start(di_operations *operations, const di_engine *engine, const di_config *config,
-                              di_error *error) {
+di_status di_operations_start(di_operations *operations, di_engine *engine, const di_config *config, di_error *error) {
     operations->model = model_name(engine, config);
     if (!operations->model) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the server");
     operations->engine = engine;
