@@ -5,7 +5,7 @@
  *   GET /health, /ping  (POST too for /ping) the same as ready, without a body, as vLLM has them
  *   GET /version /load  as vLLM has them
  *   GET /metrics        Prometheus text: the engine's registry, the transport's counters, and names of vLLM's
- *   GET /v1/requests    requests in progress, without what they say: of the key's own tenant; the tenant "operator" has all
+ *   GET /v1/requests    requests in progress of the key's own tenant ("operator" has all), without what they say
  *
  * I/O thread. Nothing here waits for the engine.
  */
