@@ -102,7 +102,7 @@ DI_CONFIG_ROW(VERIFY,         "verify",         C, "all",    0, 0, "all|off|1..1
 DI_CONFIG_ROW(FIRST_MS,       "first-ms",       F, "2000",   0, 1e9, "", "", "bench", "good: the first token within so many ms")
 DI_CONFIG_ROW(GAP_MS,         "gap-ms",         F, "500",    0, 1e9, "", "", "bench", "good: no gap longer than so many ms")
 DI_CONFIG_ROW(PLAIN,          "plain",          B, "off",    0, 0, "", "", "bench", "send OpenAI's own fields only")
-DI_CONFIG_ROW(CALIBRATE,      "calibrate",      S, "",       0, 0, "", "", "bench", "spec: fit the confidences of drafts, write this file")
+DI_CONFIG_ROW(CALIBRATE,      "calibrate",      S, "",       0, 0, "", "", "bench", "spec: fit confidences, write this file")
 DI_CONFIG_ROW(LIMIT_PROMPT_BYTES, "limit-prompt-bytes", Z, "64M", 1, 1e12, "", "", "limits", "bytes of one prompt")
 DI_CONFIG_ROW(LIMIT_LINE_BYTES,   "limit-line-bytes",   Z, "64M", 1, 1e12, "", "", "limits", "bytes of one JSON line")
 DI_CONFIG_ROW(LIMIT_QUEUE,        "max-queue",          I, "512", 1, 1048576, "", "", "limits", "requests waiting")

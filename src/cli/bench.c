@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "cli/bench_load.h"
+#include "cli/bench_spec.h"
 
 enum { DEFAULT_TOKENS = 32, START_TRIES = 6000, PAUSE_NS = 100000000, KEY_FILE_BYTES = 1 << 20 };
 
@@ -238,13 +239,25 @@ static di_status bench(di_cli *cli, di_arena *arena, bool *good, di_error *error
     return status;
 }
 
+/* Prompts come from a file with spec, and are made up with serve. */
+static di_status refuse_input(const di_cli *cli, bool spec, di_error *error) {
+    static const di_config_id never[] = {DI_OPT_PROMPT, DI_OPT_TOKEN_IDS, DI_OPT_UNORDERED};
+    di_status status = spec ? DI_OK : di_cli_refuse(cli, DI_OPT_INPUT, "goes with bench spec", error);
+    for (size_t i = 0; status == DI_OK && i < sizeof never / sizeof *never; i++)
+        status = di_cli_refuse(cli, never[i], "has no meaning with bench", error);
+    return status;
+}
+
 static int run(di_cli *cli) {
     di_error error = {0};
     bool good = false;
     if (!cli->word) {
-        di_fail(&error, DI_ERR_USAGE, "command", "bench what? serve; see deepinfer bench --help");
+        di_fail(&error, DI_ERR_USAGE, "command", "bench what? serve or spec; see deepinfer bench --help");
         return di_cli_report(&error);
     }
+    bool spec = strcmp(cli->word, "spec") == 0;
+    if (refuse_input(cli, spec, &error) != DI_OK) return di_cli_report(&error);
+    if (spec) return di_bench_spec(cli);
     di_arena *arena = di_arena_new(0);
     signal(SIGPIPE, SIG_IGN);
     di_status status = arena ? bench(cli, arena, &good, &error) : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
@@ -253,20 +266,20 @@ static int run(di_cli *cli) {
     return good ? DI_EXIT_OK : DI_EXIT_FAILED;
 }
 
-static const char *const words[] = {"serve", NULL};
+static const char *const words[] = {"serve", "spec", NULL};
 
 const di_command di_command_bench = {
     .name = "bench",
-    .summary = "a server under load: first token, gaps, goodput, bytes as alone",
-    .usage = "serve [MODEL] [options]",
-    .text = "Customers of a shop talk with the server at --url, or with one of its own, which\n"
-            "options of serve are passed to: all at once (closed), then at random moments\n"
-            "(open). JSON lines; exit code 1 if a request failed or bytes differ from those\n"
-            "of the same request alone. --served-model-name: the name to send.",
-    .example = "  deepinfer bench serve --clients 50\n"
-               "  deepinfer bench serve --url https://host:8443 --ca-file ca.pem --rate 5\n",
+    .summary = "a server under load, bytes as alone; what drafts are worth",
+    .usage = "serve|spec [MODEL] [options]",
+    .text = "serve: customers talk with the server at --url, or with one of its own, which\n"
+            "options of serve are passed to; exit code 1 if a request failed or bytes differ\n"
+            "from those alone. spec: costs, acceptance and speed of drafts on --input, or on\n"
+            "the model's heldout.jsonl, with --clients streams, or 1, 8 and 50. JSON lines.",
+    .example = "  deepinfer bench serve --url https://host:8443 --ca-file ca.pem --rate 5\n"
+               "  deepinfer bench spec --calibrate draft_calibration.json\n",
     .words = words,
     .groups = "bench",
-    .topics = "serve sampling http",
+    .topics = "serve sampling http input",
     .run = run,
 };

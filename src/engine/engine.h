@@ -109,6 +109,25 @@ typedef struct di_draft_watch {
 /* For the determinism matrix; once, before the first request. Nothing happens with --spec off. */
 void di_engine_watch_drafts(di_engine *engine, const di_draft_watch *watch);
 
+/* ------------------------------------------------------------------------------------------- bench spec */
+
+uint32_t di_engine_draft_block(const di_engine *engine); /* drafts a step may have; 0 = --spec off */
+uint64_t di_engine_digest(const di_engine *engine);      /* of the weights */
+/* Another --spec for what is drafted from now on: "auto", or a number up to what the engine was opened with. */
+di_status di_engine_set_spec(di_engine *engine, const char *spec, di_error *error);
+
+enum { DI_SPEC_COST_ROWS = 8, DI_SPEC_COST_BLOCK = 64 };
+
+typedef struct di_spec_costs {           /* milliseconds */
+    double rows_ms[DI_SPEC_COST_ROWS];   /* a step of 1, 2, ... rows of one sequence */
+    uint32_t block;                      /* drafts of the head's block; 0 = no head is loaded */
+    double block_ms[DI_SPEC_COST_BLOCK]; /* [block] of 1, 2, ... rows */
+} di_spec_costs;
+
+/* Best of `rounds`, behind `context` positions; on an engine without requests. */
+di_status di_engine_measure_spec(di_engine *engine, uint32_t context, uint32_t rounds, di_spec_costs *costs,
+                                 di_error *error);
+
 /* ------------------------------------------------------------------------------------------- memory plan */
 
 /* Rows of logits that one step may ask for: the step's buffers and the memory plan use the same number. */

@@ -19,7 +19,7 @@ enum { WARM_TOKENS = 16, MOST_CALIBRATION_BYTES = 65536 };
 
 struct di_speculation {
     di_speculation_mode mode;
-    uint32_t length; /* drafts of a block */
+    uint32_t length, longest; /* drafts of a block, and what there is room for */
     uint32_t max_seqs;
     di_draft *head; /* NULL: prompt look-up */
     di_costs step_costs, draft_costs;
@@ -119,10 +119,29 @@ di_status di_speculation_open(di_engine *engine, const di_config *config, di_err
         di_log_write(engine->log, DI_LOG_WARN, "spec", "--spec %u is cut to the %u drafts of the model's block", wanted,
                      p->length);
     if (p->length > DI_SPEC_MOST) p->length = DI_SPEC_MOST;
+    p->longest = p->length;
     for (uint32_t j = 0; j < DI_SPEC_MOST; j++) p->temperatures[j] = 1;
     if (block) read_calibration(engine, config, p);
     if (!allocate(p, engine->max_seqs)) return di_fail(error, DI_ERR_MEMORY, "spec", "out of memory for drafts");
     return block ? di_draft_new(engine->model, engine->max_seqs, &p->head, error) : DI_OK;
+}
+
+bool di_speculation_set(di_speculation *p, const char *spec) {
+    bool automatic = strcmp(spec, "auto") == 0;
+    unsigned long length = automatic ? p->longest : strtoul(spec, NULL, 10);
+    if (!length || length > p->longest) return false;
+    if (length != p->length) p->draft_costs = (di_costs){0};
+    p->mode = automatic ? DI_SPEC_AUTO : DI_SPEC_FIXED;
+    p->length = (uint32_t)length;
+    return true;
+}
+
+uint32_t di_speculation_longest(const di_speculation *p) {
+    return p->longest;
+}
+
+di_draft *di_speculation_head(const di_speculation *p) {
+    return p->head;
 }
 
 void di_speculation_free(di_speculation *p) {

@@ -9,6 +9,7 @@
 #define DI_ENGINE_SPECULATE_H
 
 #include "base/config.h"
+#include "model/model.h"
 #include "spec/history.h"
 #include "spec/lookup.h"
 
@@ -41,6 +42,11 @@ di_speculation_mode di_speculation_wanted(const di_config *config, uint32_t *len
 /* The model, the step and the batches are there. NULL is what "off" leaves in the engine. */
 di_status di_speculation_open(struct di_engine *engine, const di_config *config, di_error *error);
 void di_speculation_free(di_speculation *speculation); /* NULL is allowed */
+
+/* Another mode and length, at most the one it was opened with; false if that cannot be. Engine thread. */
+bool di_speculation_set(di_speculation *speculation, const char *spec);
+uint32_t di_speculation_longest(const di_speculation *speculation);
+di_draft *di_speculation_head(const di_speculation *speculation); /* NULL: prompt look-up */
 
 /* What a sequence needs to be drafted for; nothing when drafting is off. */
 di_status di_drafts_start(const struct di_engine *engine, struct di_sequence *sequence, di_error *error);
