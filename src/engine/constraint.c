@@ -305,34 +305,25 @@ void di_constraint_next(di_constraints *c, const di_constraint_state *state, di_
     pthread_mutex_unlock(&c->matching);
 }
 
-static di_status walk(di_matcher *matcher, const di_constraint_state *state, di_grammar_state *at, di_error *error) {
-    di_status status = DI_OK;
-    *at = di_matcher_start(matcher);
-    for (size_t i = state->bound_from; status == DI_OK && i < state->count; i++)
-        status = di_matcher_advance(matcher, *at, (uint32_t)state->output[i], at, error);
-    return status;
-}
-
 /* It met the limit of memory, not that of work. */
 static bool is_full(const di_constraints *c, const di_bound_grammar *grammar) {
     return di_matcher_memory(grammar->matcher) > c->limits.memory / 4 * 3;
 }
 
-/* Makes room: a new matcher that knows only what the samples of this grammar stand at. */
+/* Makes room: the matcher keeps what the samples of this grammar stand at. */
 static di_status forget(di_constraints *c, di_bound_grammar *grammar, di_error *error) {
-    di_matcher *fresh = NULL;
-    di_status status = di_matcher_new(grammar->grammar, c->vocabulary, &fresh, error);
-    if (status != DI_OK) return status;
+    size_t count = 0, i = 0;
+    for (const di_constraint_state *s = grammar->samples; s; s = s->next) count += s->phase == DI_PHASE_BOUND;
+    di_grammar_state *states = malloc((count + 1) * sizeof *states);
+    if (!states) return di_fail(error, DI_ERR_MEMORY, "so_args", "out of memory for the states of a grammar");
+    for (const di_constraint_state *s = grammar->samples; s; s = s->next)
+        if (s->phase == DI_PHASE_BOUND) states[i++] = s->at;
+    di_status status = di_matcher_compact(grammar->matcher, states, count, error);
+    i = 0;
     for (di_constraint_state *s = grammar->samples; s && status == DI_OK; s = s->next)
-        if (s->phase == DI_PHASE_BOUND) status = walk(fresh, s, &s->moved, error);
-    if (status != DI_OK) {
-        di_matcher_free(fresh);
-        return status;
-    }
-    for (di_constraint_state *s = grammar->samples; s; s = s->next)
-        s->at = s->phase == DI_PHASE_BOUND ? s->moved : di_matcher_start(fresh);
-    di_matcher_free(grammar->matcher);
-    grammar->matcher = fresh;
+        s->at = s->phase == DI_PHASE_BOUND ? states[i++] : di_matcher_start(grammar->matcher);
+    free(states);
+    if (status != DI_OK) return status;
     grammar->failed = false;
     pthread_mutex_lock(&c->mutex);
     c->counters.resets++;
@@ -384,12 +375,6 @@ static di_status advance(di_constraints *c, di_constraint_state *state, int32_t 
     return status;
 }
 
-/* The grammar binds what comes after `count` ids. */
-static void bind(di_constraint_state *state, size_t count) {
-    state->phase = DI_PHASE_BOUND;
-    state->bound_from = count;
-}
-
 static di_status commit(di_constraints *c, di_constraint_state *state, const int32_t *output, size_t count,
                         di_error *error) {
     const di_so_args *args = state->args;
@@ -402,11 +387,11 @@ static di_status commit(di_constraints *c, di_constraint_state *state, const int
         if (token != args->trigger_token_ids[state->forced])
             return di_fail(error, DI_ERR_INVALID_ARGUMENT, "golden_token_ids",
                            "the forced id %d is not the next one of so_args.trigger_token_ids", token);
-        if (++state->forced == args->trigger_token_count) bind(state, count);
+        if (++state->forced == args->trigger_token_count) state->phase = DI_PHASE_BOUND;
         break;
     case DI_PHASE_FREE:
         if (triggered(args, output, count))
-            bind(state, count);
+            state->phase = DI_PHASE_BOUND;
         else if (token == args->bound_token_id)
             state->phase = DI_PHASE_FORCED;
         break;
@@ -414,8 +399,6 @@ static di_status commit(di_constraints *c, di_constraint_state *state, const int
         status = advance(c, state, token, error);
         break;
     }
-    state->output = output;
-    state->count = count;
     return status;
 }
 

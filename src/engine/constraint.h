@@ -30,11 +30,9 @@ typedef struct di_constraint_state {
     di_bound_grammar *grammar;
     const di_so_args *args;
     di_constraint_phase phase;
-    size_t forced;         /* ids of the trigger that were given */
-    const int32_t *output; /* [count] ids committed; those from bound_from on follow the grammar */
-    size_t count, bound_from;
-    di_grammar_state at, moved; /* in the matcher of the grammar, and in the next one while it is made */
-    uint64_t *mask;             /* [words] of the next row */
+    size_t forced;       /* ids of the trigger that were given */
+    di_grammar_state at; /* in the matcher of the grammar */
+    uint64_t *mask;      /* [words] of the next row */
     di_status failed;
     bool wanted;                              /* the step waits for the mask, however long it takes */
     bool late;                                /* it was not there in time: the row has to be computed again */
@@ -67,8 +65,7 @@ void di_constraint_next(di_constraints *constraints, const di_constraint_state *
 /* Fills the mask that the item was given; when it cannot, nothing is allowed and `failed` says why. One mask takes at
  * most --limit-mask-work steps. */
 void di_constraint_fill(di_constraints *constraints, di_constraint_state *state);
-/* The id was chosen. output: the ids of the sample so far, this one the last; they stay where they are until the end.
- */
+/* The id was chosen. output: the ids of the sample so far, this one the last. */
 di_status di_constraint_commit(di_constraints *constraints, di_constraint_state *state, const int32_t *output,
                                size_t count, di_error *error);
 /* Why no id could be chosen, if the constraint is the reason: false otherwise. */
@@ -76,7 +73,7 @@ bool di_constraint_explain(const di_constraint_state *state, di_error *error);
 
 typedef struct di_constraint_counters {
     uint64_t compiled, reused, refused;
-    uint64_t resets;   /* matchers made anew because they had grown to their limit */
+    uint64_t resets;   /* matchers that forgot what they had computed, at their limit */
     uint64_t grammars; /* kept now */
 } di_constraint_counters;
 void di_constraints_get_counters(di_constraints *constraints, di_constraint_counters *counters);

@@ -568,6 +568,55 @@ uint32_t di_config_step(di_matcher *m, uint32_t id, uint8_t byte) {
     return m->x.failed == DI_OK ? result : CONFIG_REJECT;
 }
 
+static uint32_t move_tail(di_matcher *to, const mover *v, uint32_t id) {
+    if (id == TAIL_END || v->tail_map[id] != NOT_MADE) return id == TAIL_END ? TAIL_END : v->tail_map[id];
+    if (to->x.failed != DI_OK) return TAIL_END;
+    if (to->x.depth >= DI_EXPR_DEPTH) return fail(to, DI_ERR_LIMIT);
+    const tail t = v->from->tails[id];
+    uint32_t result = TAIL_END;
+    to->x.depth++;
+    if (t.symbol == NOT_MADE) {
+        uint32_t *list = malloc(t.count * sizeof *list);
+        if (!list) fail(to, DI_ERR_MEMORY);
+        for (uint32_t i = 0; list && i < t.count; i++) list[i] = move_tail(to, v, v->from->tail_pool[t.next + i]);
+        if (list && to->x.failed == DI_OK) result = tail_join(to, list, t.count, 0);
+        free(list);
+    } else {
+        uint32_t next = move_tail(to, v, t.next);
+        result = di_tail_cons(to, di_sym_import(&to->s, &to->x, &v->import, t.symbol), next);
+    }
+    to->x.depth--;
+    if (to->x.failed == DI_OK) v->tail_map[id] = result;
+    return result;
+}
+
+uint32_t di_config_move(di_matcher *to, const mover *v, uint32_t id) {
+    const di_matcher *from = v->from;
+    if (id <= CONFIG_ENDED) return id;
+    const config c = from->configs[id];
+    const lexer l = from->lexers[c.lexer];
+    const row r = from->rows[c.row];
+    threads t = {.complete = c.start && r.complete};
+    for (uint32_t i = 0; i < l.count && to->x.failed == DI_OK; i++) {
+        pair p = from->pair_pool[l.pairs + i];
+        uint32_t after = move_tail(to, v, tail_of_slot(from, c.row, p.slot));
+        di_expr expr = di_expr_import(&to->x, &from->x, p.value, v->import.shared_exprs, v->import.expr_map);
+        add_thread(to, &t, expr, after);
+    }
+    for (uint32_t i = 0; c.start && i < r.token_count && to->x.failed == DI_OK; i++) {
+        pair p = from->pair_pool[r.tokens + i];
+        p.value = move_tail(to, v, p.value);
+        if (!di_grow(&t.tokens, &t.token_capacity, (uint64_t)t.token_count + 1, sizeof p))
+            fail(to, DI_ERR_MEMORY);
+        else
+            t.tokens[t.token_count++] = p;
+    }
+    uint32_t result = to->x.failed == DI_OK ? config_of_threads(to, &t, c.start) : CONFIG_REJECT;
+    free(t.list);
+    free(t.tokens);
+    return to->x.failed == DI_OK ? result : CONFIG_REJECT;
+}
+
 bool di_config_complete(di_matcher *m, uint32_t id) {
     if (id <= CONFIG_ENDED) return id == CONFIG_ENDED;
     const config c = m->configs[id];

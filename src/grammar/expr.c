@@ -488,6 +488,55 @@ static di_expr derive_multiple(di_exprs *x, const di_expr_node *n, uint8_t byte)
     return multiple_at(x, n->a, residue, fraction ? n->low + 1 : 1);
 }
 
+/* What is imported follows the laws already; only the order of members is that of the new ids. */
+static di_expr import_list(di_exprs *to, const di_exprs *from, di_expr_node n, uint32_t shared, uint32_t *map) {
+    di_expr *list = malloc(n.b * sizeof *list);
+    if (!list) return fail(to, DI_ERR_MEMORY);
+    for (uint32_t i = 0; i < n.b; i++) list[i] = di_expr_import(to, from, from->n.pool[n.a + i], shared, map);
+    sort_ids(list, n.b);
+    di_expr result = intern(to, n, list);
+    free(list);
+    return result;
+}
+
+di_expr di_expr_import(di_exprs *to, const di_exprs *from, di_expr a, uint32_t shared, uint32_t *map) {
+    if (a < shared) return a;
+    if (map[a] != UINT32_MAX || to->failed != DI_OK) return map[a] != UINT32_MAX ? map[a] : DI_EXPR_EMPTY;
+    if (to->depth >= DI_EXPR_DEPTH) return fail(to, DI_ERR_LIMIT);
+    to->depth++;
+    di_expr_node n = from->n.nodes[a];
+    di_expr result = DI_EXPR_EMPTY;
+    switch ((di_expr_kind)n.kind) {
+    case DI_KIND_EMPTY:
+    case DI_KIND_EPSILON:
+        result = a;
+        break;
+    case DI_KIND_SET:
+        result = di_expr_set(to, &from->sets[n.a]);
+        break;
+    case DI_KIND_OR:
+    case DI_KIND_AND:
+        result = import_list(to, from, n, shared, map);
+        break;
+    case DI_KIND_CAT:
+        n.b = di_expr_import(to, from, n.b, shared, map);
+        n.a = di_expr_import(to, from, n.a, shared, map);
+        result = intern(to, n, NULL);
+        break;
+    case DI_KIND_NOT:
+    case DI_KIND_REPEAT:
+        n.a = di_expr_import(to, from, n.a, shared, map);
+        result = intern(to, n, NULL);
+        break;
+    case DI_KIND_MULTIPLE: /* divisors are those of the grammar */
+        result = intern(to, n, NULL);
+        break;
+    }
+    to->depth--;
+    if (to->failed == DI_OK) map[a] = result;
+    return result;
+}
+
 /* ----------------------------------------------------------------------------------------------------- derivatives */
 
 /* Where the derivative of a key is kept, UINT32_MAX if it is new; NULL when memory ran out. */

@@ -88,6 +88,10 @@ size_t di_exprs_memory(const di_exprs *x);
 /* Counts `steps`; false once the budget is spent. */
 bool di_exprs_spend(di_exprs *x, uint64_t steps);
 
+/* The same expression in another store, which holds those below `shared` under the same ids. map: [from->n.count], new
+ * ids, UINT32_MAX = not known yet. */
+di_expr di_expr_import(di_exprs *to, const di_exprs *from, di_expr a, uint32_t shared, uint32_t *map);
+
 di_expr di_expr_set(di_exprs *x, const di_byte_set *set);
 di_expr di_expr_range(di_exprs *x, uint8_t low, uint8_t high);
 di_expr di_expr_byte(di_exprs *x, uint8_t byte);

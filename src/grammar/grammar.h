@@ -111,6 +111,9 @@ typedef uint32_t di_grammar_state;
 di_status di_matcher_new(di_grammar *grammar, const di_vocabulary *vocabulary, di_matcher **matcher, di_error *error);
 void di_matcher_free(di_matcher *matcher);
 size_t di_matcher_memory(const di_matcher *matcher); /* bytes */
+/* Forgets all but these states ([count], which get new ids; every other id is void) and what was computed for them.
+ * After an error everything is as it was. The work does not depend on the length of any text. */
+di_status di_matcher_compact(di_matcher *matcher, di_grammar_state *states, size_t count, di_error *error);
 di_grammar_state di_matcher_start(const di_matcher *matcher);
 
 /* *next = DI_GRAMMAR_REJECT if the token is not allowed. A stop id leads to the ended state, in which stop ids only are

@@ -85,6 +85,60 @@ void di_matcher_free(di_matcher *m) {
     free(m);
 }
 
+static di_status check_state(const di_matcher *m, di_grammar_state state, di_error *error) {
+    if (state > DI_GRAMMAR_REJECT && state < m->config_count) return DI_OK;
+    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "state", "%u is no live state of this matcher", state);
+}
+
+static di_status check_memory(const di_matcher *m, di_error *error) {
+    size_t used = di_matcher_memory(m), limit = m->grammar->limits.memory;
+    if (used <= limit) return DI_OK;
+    return di_fail(error, DI_ERR_LIMIT, "grammar", "the states of this grammar take %zu bytes, more than %zu", used,
+                   limit);
+}
+
+static uint32_t *new_map(uint32_t count) {
+    uint32_t *map = malloc((count + 1) * sizeof *map);
+    if (map) memset(map, 0xFF, (count + 1) * sizeof *map);
+    return map;
+}
+
+di_status di_matcher_compact(di_matcher *m, di_grammar_state *states, size_t count, di_error *error) {
+    for (size_t i = 0; i < count; i++) {
+        di_status known = check_state(m, states[i], error);
+        if (known != DI_OK) return known;
+    }
+    di_matcher *fresh = NULL;
+    di_grammar_state *moved = malloc((count + 1) * sizeof *moved);
+    mover v = {.from = m,
+               .import = {.from = &m->s,
+                          .exprs = &m->x,
+                          .shared_symbols = m->grammar->s.n.count,
+                          .shared_exprs = m->grammar->x.n.count,
+                          .symbol_map = new_map(m->s.n.count),
+                          .expr_map = new_map(m->x.n.count)},
+               .tail_map = new_map(m->tail_count)};
+    bool memory = moved && v.import.symbol_map && v.import.expr_map && v.tail_map;
+    di_status status = memory ? di_matcher_new(m->grammar, m->vocabulary, &fresh, error) : no_memory(error);
+    for (size_t i = 0; i < count && status == DI_OK; i++) {
+        moved[i] = di_config_move(fresh, &v, states[i]);
+        status = di_matcher_check(fresh, error);
+        if (status == DI_OK) status = check_memory(fresh, error);
+    }
+    if (status == DI_OK) {
+        di_matcher old = *m;
+        *m = *fresh;
+        *fresh = old;
+        if (count) memcpy(states, moved, count * sizeof *states);
+    }
+    di_matcher_free(fresh);
+    free(moved);
+    free(v.import.symbol_map);
+    free(v.import.expr_map);
+    free(v.tail_map);
+    return status;
+}
+
 size_t di_matcher_memory(const di_matcher *m) {
     return sizeof *m + di_exprs_memory(&m->x) + di_symbols_memory(&m->s) + m->pair_capacity * sizeof(pair) +
            m->tail_pool_capacity * sizeof(uint32_t) + m->tail_capacity * sizeof(tail) +
@@ -98,18 +152,6 @@ size_t di_matcher_memory(const di_matcher *m) {
 
 di_grammar_state di_matcher_start(const di_matcher *m) {
     return m->start;
-}
-
-static di_status check_state(const di_matcher *m, di_grammar_state state, di_error *error) {
-    if (state > DI_GRAMMAR_REJECT && state < m->config_count) return DI_OK;
-    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "state", "%u is no live state of this matcher", state);
-}
-
-static di_status check_memory(const di_matcher *m, di_error *error) {
-    size_t used = di_matcher_memory(m), limit = m->grammar->limits.memory;
-    if (used <= limit) return DI_OK;
-    return di_fail(error, DI_ERR_LIMIT, "grammar", "the states of this grammar take %zu bytes, more than %zu", used,
-                   limit);
 }
 
 static uint32_t step_bytes(di_matcher *m, uint32_t state, const uint8_t *bytes, size_t length) {

@@ -138,6 +138,12 @@ bool di_config_complete(di_matcher *m, uint32_t config);
 uint32_t di_config_token(di_matcher *m, uint32_t config, uint32_t token);
 /* Both at once. */
 uint32_t di_config_join(di_matcher *m, uint32_t a, uint32_t b);
+typedef struct mover { /* to a matcher of the same grammar that knows nothing yet */
+    const di_matcher *from;
+    di_import import;
+    uint32_t *tail_map; /* [from->tail_count] new ids, NOT_MADE */
+} mover;
+uint32_t di_config_move(di_matcher *to, const mover *v, uint32_t config);
 /* Turns a spent budget or lost memory into an error and makes the store usable again. */
 di_status di_matcher_check(di_matcher *m, di_error *error);
 

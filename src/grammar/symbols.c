@@ -504,6 +504,63 @@ di_symbol di_sym_unfold(di_symbols *s, di_exprs *x, di_symbol symbol) {
     }
 }
 
+/* --------------------------------------------------------------------------------------------------------- importing
+ */
+
+static di_symbol import_choice(di_symbols *s, di_exprs *x, const di_import *import, di_symbol_node n) {
+    di_symbol *list = malloc(n.b * sizeof *list);
+    if (!list) return fail(x, DI_ERR_MEMORY);
+    for (uint32_t i = 0; i < n.b; i++) list[i] = di_sym_import(s, x, import, import->from->n.pool[n.a + i]);
+    qsort(list, n.b, sizeof *list, compare_ids);
+    di_symbol result = intern(s, x, n, list);
+    free(list);
+    return result;
+}
+
+static di_symbol import_node(di_symbols *s, di_exprs *x, const di_import *import, di_symbol symbol) {
+    di_symbol_node n = import->from->n.nodes[symbol];
+    switch ((di_symbol_kind)n.kind) {
+    case DI_SYM_EMPTY:
+    case DI_SYM_EPSILON:
+        return symbol;
+    case DI_SYM_LEXEME:
+        n.a = di_expr_import(x, import->exprs, n.a, import->shared_exprs, import->expr_map);
+        break;
+    case DI_SYM_SEQUENCE:
+        n.b = di_sym_import(s, x, import, n.b);
+        n.a = di_sym_import(s, x, import, n.a);
+        break;
+    case DI_SYM_CHOICE:
+        return import_choice(s, x, import, n);
+    case DI_SYM_REPEAT:
+        n.a = di_sym_import(s, x, import, n.a);
+        break;
+    case DI_SYM_RULE:
+    case DI_SYM_TOKEN:
+        break;
+    case DI_SYM_OBJECT:
+    case DI_SYM_ENTRIES:
+    case DI_SYM_ARRAY:
+    case DI_SYM_ITEMS: {
+        const di_register r = import->from->registers[n.a];
+        return with_register(s, x, n.kind, r, r.words ? import->from->seen_pool + r.seen : NULL);
+    }
+    }
+    return intern(s, x, n, NULL);
+}
+
+di_symbol di_sym_import(di_symbols *s, di_exprs *x, const di_import *import, di_symbol symbol) {
+    if (symbol < import->shared_symbols) return symbol;
+    if (import->symbol_map[symbol] != UINT32_MAX) return import->symbol_map[symbol];
+    if (x->failed != DI_OK) return DI_SYMBOL_EMPTY;
+    if (x->depth >= DI_EXPR_DEPTH) return fail(x, DI_ERR_LIMIT);
+    x->depth++;
+    di_symbol result = import_node(s, x, import, symbol);
+    x->depth--;
+    if (x->failed == DI_OK) import->symbol_map[symbol] = result;
+    return result;
+}
+
 /* ---------------------------------------------------------------------------------------------------------- pruning */
 
 typedef struct pruner {

@@ -123,6 +123,16 @@ di_symbol di_sym_array(di_symbols *s, di_exprs *x, uint32_t array);
 /* What a symbol with a register stands for. */
 di_symbol di_sym_unfold(di_symbols *s, di_exprs *x, di_symbol symbol);
 
+/* Where a symbol of one matcher is made again in another one of the same grammar. The maps hold new ids by old ones,
+ * UINT32_MAX = not known yet. */
+typedef struct di_import {
+    const di_symbols *from;
+    const di_exprs *exprs;
+    uint32_t shared_symbols, shared_exprs; /* ids below these are the same in both */
+    uint32_t *symbol_map, *expr_map;       /* [from->n.count], [exprs->n.count] */
+} di_import;
+di_symbol di_sym_import(di_symbols *s, di_exprs *x, const di_import *import, di_symbol symbol);
+
 /* Removes what cannot be completed, in rules, objects and arrays; returns the root again, DI_SYMBOL_EMPTY if no text
  * follows it. */
 di_symbol di_sym_prune(di_symbols *s, di_exprs *x, di_symbol root);

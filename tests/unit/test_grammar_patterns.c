@@ -322,6 +322,7 @@ static void walk(const schema *s, di_matcher *matcher) {
             if (got && lengths[token] && draw(++allowed) == 0) choice = token;
         }
         bits_compared += TOKENS;
+        if (draw(6) == 0) assert_int_equal(di_matcher_compact(matcher, &at, 1, NULL), DI_OK);
         if (!allowed) return;
         assert_int_equal(di_matcher_advance(matcher, at, choice, &at, NULL), DI_OK);
         for (uint32_t i = 0; i < lengths[choice]; i++) assert_true(move(s, &c, texts[choice][i]));

@@ -220,6 +220,7 @@ static void walk(const grammar *g, di_matcher *matcher, const char *source) {
     while (at + LONGEST <= 15) {
         if (di_matcher_mask(matcher, state, mask, NULL) != DI_OK) fail_msg("no mask at %d of\n%s", at, source);
         compare_mask(g, matcher, state, at, source);
+        if (draw(5) == 0) assert_int_equal(di_matcher_compact(matcher, &state, 1, NULL), DI_OK);
         uint32_t token = draw(TOKENS - 1), tried = 0;
         while (!(mask[token / 64] >> token % 64 & 1) && tried++ < TOKENS) token = (token + 1) % (TOKENS - 1);
         if (!(mask[token / 64] >> token % 64 & 1)) break; /* the text must end here */
