@@ -3,20 +3,23 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/pool.h"
-#include "engine/events.h"
 
 struct di_compute {
     di_model *model;
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t wake, done;
+    pthread_cond_t wake;
     di_compute_job *job; /* running or waiting to run */
     bool released;       /* its items are complete */
     bool stopping;
+    atomic_bool done; /* the job that was submitted last */
+    void (*on_done)(void *arg);
+    void *on_done_arg;
 };
 
 static void wait_for_release(di_compute *c) {
@@ -60,7 +63,8 @@ static void *compute_main(void *arg) {
         run_job(c, job);
         pthread_mutex_lock(&c->mutex);
         c->job = NULL;
-        pthread_cond_signal(&c->done);
+        atomic_store_explicit(&c->done, true, memory_order_release); /* from here on there may be another one */
+        c->on_done(c->on_done_arg);
     }
     pthread_mutex_unlock(&c->mutex);
     return NULL;
@@ -73,11 +77,9 @@ di_status di_compute_new(di_model *model, di_compute **compute, di_error *error)
     c->model = model;
     int failed = pthread_mutex_init(&c->mutex, NULL);
     if (!failed) failed = pthread_cond_init(&c->wake, NULL);
-    di_status status = failed ? di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot make the compute thread")
-                              : di_condition_init(&c->done, error);
-    if (status != DI_OK) {
+    if (failed) {
         free(c);
-        return status;
+        return di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot make the compute thread");
     }
     sigset_t all, before;
     sigfillset(&all);
@@ -101,14 +103,19 @@ void di_compute_free(di_compute *c) {
     pthread_mutex_unlock(&c->mutex);
     pthread_join(c->thread, NULL);
     pthread_cond_destroy(&c->wake);
-    pthread_cond_destroy(&c->done);
     pthread_mutex_destroy(&c->mutex);
     free(c);
+}
+
+void di_compute_on_done(di_compute *c, void (*wake)(void *arg), void *arg) {
+    c->on_done = wake;
+    c->on_done_arg = arg;
 }
 
 void di_compute_submit(di_compute *c, di_compute_job *job) {
     pthread_mutex_lock(&c->mutex);
     c->job = job;
+    atomic_store_explicit(&c->done, false, memory_order_relaxed);
     c->released = !job->held;
     pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->mutex);
@@ -121,12 +128,6 @@ void di_compute_release(di_compute *c) {
     pthread_mutex_unlock(&c->mutex);
 }
 
-bool di_compute_wait(di_compute *c, int64_t timeout_ms) {
-    int64_t until = timeout_ms < 0 ? INT64_MAX : di_now_ns() + timeout_ms * 1000000;
-    pthread_mutex_lock(&c->mutex);
-    while (c->job && di_condition_wait(&c->done, &c->mutex, until)) {
-    }
-    bool done = !c->job;
-    pthread_mutex_unlock(&c->mutex);
-    return done;
+bool di_compute_done(const di_compute *c) {
+    return atomic_load_explicit(&c->done, memory_order_acquire);
 }

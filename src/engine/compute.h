@@ -1,8 +1,8 @@
 /* compute.h - the thread that runs steps, so that the engine thread can plan and deliver meanwhile.
  *
  * One job at a time: forward pass of a step, then the sample op over its logits. The engine thread submits, does other
- * work, and waits; between submit and the end of wait it touches neither the step, nor the items, nor the states whose
- * rows are in it, except to read what is committed.
+ * work, and is told; between submit and di_compute_done it touches neither the step, nor the items, nor the states
+ * whose rows are in it, except to read what is committed.
  */
 #ifndef DI_ENGINE_COMPUTE_H
 #define DI_ENGINE_COMPUTE_H
@@ -29,10 +29,12 @@ typedef struct di_compute_job {
 
 di_status di_compute_new(di_model *model, di_compute **compute, di_error *error);
 void di_compute_free(di_compute *compute); /* NULL is allowed; no job may be running */
+/* Called by the compute thread whenever a job is done. Once, before the first job. */
+void di_compute_on_done(di_compute *compute, void (*wake)(void *arg), void *arg);
 void di_compute_submit(di_compute *compute, di_compute_job *job);
 /* The items of the job that was submitted last are complete. */
 void di_compute_release(di_compute *compute);
-/* True when the job is done; false when timeout_ms passed first (< 0: waits for ever). */
-bool di_compute_wait(di_compute *compute, int64_t timeout_ms);
+/* The job that was submitted last is done. */
+bool di_compute_done(const di_compute *compute);
 
 #endif

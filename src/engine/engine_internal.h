@@ -9,9 +9,10 @@
  * They meet at three points only: the hub (inbox, wake-up), the request's event queue, and atomics. The compute thread
  * (compute.h) owns the step between submit and wait.
  *
- * One turn of the engine thread (run.c):
- *   reap (cancel, deadline) -> plan and submit step n+1
- *   -> deliver texts and events of step n, take the inbox, admit -> wait -> commit step n+1
+ * One turn of the engine thread (run.c): plan and submit step n+1
+ *   -> deliver texts and events of step n -> look around: inbox, cancels, deadlines, restores, admission -> wait, and
+ *   look around again whenever somebody calls -> commit step n+1. Between two steps it looks around only when
+ *   somebody called meanwhile.
  *
  * State x event (docs/engine.md tells it in words):
  *               admitted   rows done          preempted  swapped in  sample ends       cancel, deadline, failure, close
@@ -274,6 +275,9 @@ struct di_engine {
     di_step_load load;
     di_step_model step_model;
     bool stalled;
+    bool ended;      /* a request that is over still stands in a list, or a step held its state */
+    bool more;       /* of what was read from disk, to be taken over at once */
+    int64_t turn_ns; /* when this turn began */
     di_request_list queue, running, swapped;
     uint32_t sequences; /* that hold or are about to hold state */
     uint64_t swap_bytes;
@@ -296,7 +300,9 @@ di_hub *di_hub_new(di_error *error);
 void di_hub_release(di_hub *hub);
 /* Queues the request; the queue then holds a reference. Refuses above `limit` waiting requests and while stopping. */
 di_status di_hub_submit(di_hub *hub, di_request *request, uint32_t limit, di_error *error);
-void di_hub_wake(di_hub *hub); /* also from a signal handler */
+void di_hub_wake(di_hub *hub);                   /* also from a signal handler */
+bool di_hub_posted(di_hub *hub);                 /* somebody woke it and di_hub_take was not called since */
+bool di_hub_wait(di_hub *hub, int64_t until_ns); /* until somebody wakes it; false when the time is over */
 void di_hub_stop(di_hub *hub);
 /* Takes the inbox. With `wait`, blocks until there is something, a wake-up, or timeout_ms have passed (< 0: for ever).
  * *stopping = the engine is being closed. */

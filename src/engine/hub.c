@@ -89,8 +89,12 @@ void di_hub_stop(di_hub *hub) {
     di_hub_wake(hub);
 }
 
-/* Until somebody has posted; false when the time is over. */
-static bool wait_for_post(di_hub *hub, int64_t until_ns) {
+bool di_hub_posted(di_hub *hub) {
+    int posts = 0;
+    return sem_getvalue(&hub->work, &posts) == 0 && posts > 0;
+}
+
+bool di_hub_wait(di_hub *hub, int64_t until_ns) {
     struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
     for (;;) {
         int failed = until_ns == INT64_MAX ? sem_wait(&hub->work) : sem_clockwait(&hub->work, CLOCK_MONOTONIC, &until);
@@ -107,7 +111,7 @@ di_request *di_hub_take(di_hub *hub, bool wait, int64_t timeout_ms, bool *stoppi
         hub->idle = wait && !posted && !hub->inbox && !hub->calls && !hub->stopping && timeout_ms < 0;
         if (!wait || posted || hub->inbox || hub->calls || hub->stopping) break;
         pthread_mutex_unlock(&hub->mutex);
-        if (wait_for_post(hub, until))
+        if (di_hub_wait(hub, until))
             posted = true;
         else
             wait = false;

@@ -355,6 +355,7 @@ static di_status start_thread(di_engine *engine, const di_config *config, di_err
     engine->hub = di_hub_new(error);
     if (!engine->hub) return DI_ERR_MEMORY;
     if (engine->disk) di_disk_on_load(engine->disk, wake_engine, engine->hub);
+    di_compute_on_done(engine->compute, wake_engine, engine->hub);
     sigset_t before;
     block_signals(&before);
     int failed = pthread_create(&engine->thread, NULL, di_engine_main, engine);

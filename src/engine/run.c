@@ -63,6 +63,7 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
         di_hub_left_queue(engine->hub);
         if (!request->sequences && !request->score) make_silent_sequences(request);
     }
+    engine->ended = true;
     di_leave_tenant(engine, request);
     di_hub_finished(engine->hub, request);
     request->state = DI_REQUEST_FINISHED;
@@ -129,21 +130,6 @@ static void reap(di_engine *engine, di_request_list *list, bool stopping) {
 
 /* ---------------------------------------------------------------- the turn */
 
-/* Waits for the step; a step that takes too long is noticed while it runs. */
-static void wait_for_step(di_engine *engine) {
-    int64_t limit = engine->stall_ms > 0 ? engine->stall_ms : INT64_MAX / 2000000;
-    while (!di_compute_wait(engine->compute, limit < STALL_POLL_MS ? limit : STALL_POLL_MS)) {
-        int64_t age = di_now_ns() - atomic_load_explicit(&engine->step_started_ns, memory_order_relaxed);
-        if (engine->stalled || age < limit * 1000000) continue;
-        engine->stalled = true;
-        di_count(&engine->metrics, DI_COUNT_STALLS, 1);
-        di_log_write(engine->log, DI_LOG_ERROR, "engine",
-                     "a step of %u rows has been running for %.1f s (--stall-ms %lld)", di_step_rows(engine->step),
-                     (double)age / 1e9, (long long)engine->stall_ms);
-    }
-    engine->stalled = false;
-}
-
 static int64_t oldest_of(const di_request_list *list) {
     int64_t oldest = 0;
     for (uint32_t i = 0; i < list->count; i++)
@@ -178,38 +164,6 @@ static void fill_masks(di_engine *engine) {
     di_compute_release(engine->compute);
 }
 
-/* One step, if there is something to compute. False when nothing went on at all. */
-static bool turn(di_engine *engine, bool *stopping) {
-    int64_t start = di_now_ns();
-    bool running = di_plan_step(engine);
-    int64_t planned = di_now_ns();
-    if (!running) went_on(engine, planned); /* all that there is waits for somebody else */
-    if (running) {
-        di_observe(&engine->metrics, DI_HISTOGRAM_STEP_PLAN, (double)(planned - start) / 1e9);
-        atomic_store_explicit(&engine->step_started_ns, planned, memory_order_relaxed);
-        di_compute_submit(engine->compute, &engine->job);
-        fill_masks(engine);
-    }
-    bool delivers = engine->chosen_count > 0;
-    di_deliver(engine);
-    if (!running) return delivers;
-    di_enqueue(engine, di_hub_take(engine->hub, false, 0, stopping));
-    di_admit(engine);
-    set_work_gauges(engine);
-    wait_for_step(engine);
-    int64_t computed = di_now_ns();
-    atomic_store_explicit(&engine->step_started_ns, 0, memory_order_relaxed);
-    atomic_store_explicit(&engine->step_finished_ns, computed, memory_order_relaxed);
-    went_on(engine, computed);
-    di_commit_step(engine);
-    di_observe(&engine->metrics, DI_HISTOGRAM_STEP_COMMIT, (double)(di_now_ns() - computed) / 1e9);
-    return true;
-}
-
-static bool has_work(const di_engine *engine) {
-    return engine->queue.count || engine->running.count || engine->swapped.count;
-}
-
 static void set_gauges(di_engine *engine) {
     di_engine_refresh_metrics(engine);
     const di_prefix_counters *cache = di_prefix_get_counters(engine->cache);
@@ -223,22 +177,100 @@ static void set_gauges(di_engine *engine) {
     di_gauge(&engine->metrics, DI_GAUGE_SWAP_BYTES, (int64_t)engine->swap_bytes);
 }
 
+/* What others did: new requests, cancels, states that were read; and who may run now. Also beside a running step. */
+static void look_around(di_engine *engine, bool *stopping) {
+    engine->ended = false;
+    di_enqueue(engine, di_hub_take(engine->hub, false, 0, stopping));
+    reap(engine, &engine->queue, *stopping);
+    reap(engine, &engine->running, *stopping);
+    reap(engine, &engine->swapped, *stopping);
+    engine->more = di_poll_restores(engine);
+    di_admit(engine);
+    set_gauges(engine);
+}
+
+/* Waits for the step, and looks around whenever somebody calls; a step that takes too long is noticed while it runs. */
+static void wait_for_step(di_engine *engine, bool *stopping) {
+    int64_t limit = engine->stall_ms > 0 ? engine->stall_ms : INT64_MAX / 2000000;
+    int64_t poll = (limit < STALL_POLL_MS ? limit : STALL_POLL_MS) * 1000000;
+    look_around(engine, stopping);
+    while (!di_compute_done(engine->compute)) {
+        bool called = engine->more || di_hub_wait(engine->hub, di_now_ns() + poll);
+        if (di_compute_done(engine->compute)) break;
+        if (called) look_around(engine, stopping);
+        int64_t age = di_now_ns() - atomic_load_explicit(&engine->step_started_ns, memory_order_relaxed);
+        if (engine->stalled || age < limit * 1000000) continue;
+        engine->stalled = true;
+        di_count(&engine->metrics, DI_COUNT_STALLS, 1);
+        di_log_write(engine->log, DI_LOG_ERROR, "engine",
+                     "a step of %u rows has been running for %.1f s (--stall-ms %lld)", di_step_rows(engine->step),
+                     (double)age / 1e9, (long long)engine->stall_ms);
+    }
+    engine->stalled = false;
+}
+
+/* One step, if there is something to compute. False when nothing went on at all. */
+static bool turn(di_engine *engine, bool *stopping) {
+    int64_t start = engine->turn_ns = di_now_ns();
+    bool running = di_plan_step(engine);
+    int64_t planned = di_now_ns();
+    if (!running) went_on(engine, planned); /* all that there is waits for somebody else */
+    if (running) {
+        di_observe(&engine->metrics, DI_HISTOGRAM_STEP_PLAN, (double)(planned - start) / 1e9);
+        atomic_store_explicit(&engine->step_started_ns, planned, memory_order_relaxed);
+        di_compute_submit(engine->compute, &engine->job);
+        fill_masks(engine);
+    }
+    bool delivers = engine->chosen_count > 0;
+    di_deliver(engine);
+    if (!running) return delivers;
+    wait_for_step(engine, stopping);
+    int64_t computed = di_now_ns();
+    atomic_store_explicit(&engine->step_started_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&engine->step_finished_ns, computed, memory_order_relaxed);
+    went_on(engine, computed);
+    di_commit_step(engine);
+    di_observe(&engine->metrics, DI_HISTOGRAM_STEP_COMMIT, (double)(di_now_ns() - computed) / 1e9);
+    return true;
+}
+
+static bool has_work(const di_engine *engine) {
+    return engine->queue.count || engine->running.count || engine->swapped.count;
+}
+
+/* Between two steps: whoever called during the last one, or waits for what it held, is heard before the next one is
+ * planned. False: there was no reason to look around. */
+static bool between_steps(di_engine *engine, bool *stopping) {
+    bool called = di_hub_posted(engine->hub) || engine->ended || engine->more;
+    di_hub_serve_calls(engine->hub);
+    if (called)
+        look_around(engine, stopping);
+    else
+        di_admit(engine);
+    return called;
+}
+
 void *di_engine_main(void *arg) {
     di_engine *engine = arg;
     di_float_mode_ok();
     bool stopping = false, ran = false;
     while (!stopping || has_work(engine)) {
-        bool idle = !has_work(engine);
-        int64_t pause = idle ? -1 : PAUSE_MS; /* with work but without a step: somebody's reader is behind */
-        di_enqueue(engine, di_hub_take(engine->hub, idle || !ran, pause, &stopping));
-        di_hub_serve_calls(engine->hub);
-        reap(engine, &engine->queue, stopping);
-        reap(engine, &engine->running, stopping);
-        reap(engine, &engine->swapped, stopping);
-        bool more = di_poll_restores(engine);
-        di_admit(engine);
-        ran = turn(engine, &stopping) || more;
-        set_gauges(engine);
+        bool looked = true;
+        if (ran && has_work(engine)) {
+            looked = between_steps(engine, &stopping);
+        } else {
+            /* With work but without a step: somebody's reader is behind. */
+            int64_t pause = has_work(engine) ? PAUSE_MS : -1;
+            di_enqueue(engine, di_hub_take(engine->hub, !engine->more, pause, &stopping));
+            di_hub_serve_calls(engine->hub);
+            look_around(engine, &stopping);
+        }
+        ran = turn(engine, &stopping);
+        if (!ran && !looked) { /* nobody waits before he has looked */
+            look_around(engine, &stopping);
+            ran = turn(engine, &stopping);
+        }
+        if (!ran) set_gauges(engine);
     }
     di_hub_serve_calls(engine->hub); /* those that came before the hub was stopped */
     return NULL;

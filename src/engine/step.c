@@ -132,6 +132,7 @@ bool di_reader_is_behind(const di_engine *engine, di_request *request) {
 
 bool di_may_run(const di_engine *engine, di_request *request) {
     if (request->state != DI_REQUEST_PREFILL && request->state != DI_REQUEST_DECODE) return false;
+    if (engine->turn_ns >= request->deadline_ns) return false; /* about to be ended */
     if (request->score) return atomic_load_explicit(&request->window_free, memory_order_acquire);
     return !di_reader_is_behind(engine, request);
 }
@@ -509,6 +510,7 @@ void di_commit_step(di_engine *engine) {
         if (s->sure && engine->job.computed) commit_rows(engine, s, s->rows);
         if (s->doomed || request->state == DI_REQUEST_FINISHED || s->done) {
             di_release_sequence(engine, s);
+            engine->ended = true;
             continue;
         }
         di_error error;

@@ -205,6 +205,34 @@ static void a_cancel_wakes_a_sleeping_engine(void **state) {
     signal(SIGUSR1, SIG_DFL);
 }
 
+/* Nobody waits for a step to end: who comes is let in beside it, who is cancelled is told. */
+static void what_comes_during_a_step_is_heard_in_it(void **state) {
+    (void)state;
+    di_engine *engine = di_open_with(NANO, NULL, 0);
+    di_gate_on(engine, true);
+    di_job first = di_greedy_job(di_walk(1, 20), 20, 8), second = di_greedy_job(di_walk(2, 30), 30, 8);
+    di_request *one = di_submit_job(engine, &first, NULL, NULL);
+    assert_true(di_gate_wait(60000, NULL));
+    di_request *two = di_submit_job(engine, &second, NULL, NULL);
+    di_event event;
+    assert_true(di_request_next(two, 60000, &event));
+    assert_int_equal(event.kind, DI_EVENT_PROMPT);
+    di_request *const both[] = {two, one}; /* the step holds rows of the second one */
+    for (int i = 0; i < 2; i++) {
+        di_request_cancel(both[i]);
+        do assert_true(di_request_next(both[i], 60000, &event));
+        while (event.kind != DI_EVENT_DONE);
+        assert_int_equal(event.status, DI_ERR_CANCELLED);
+    }
+    assert_int_equal(di_gate_steps(), 1);
+    assert_true(di_gate_wait(0, NULL)); /* it still stands */
+    di_request_free(one);
+    di_request_free(two);
+    di_gate_open(true);
+    di_assert_idle(engine);
+    di_gate_close(engine);
+}
+
 int main(int count, char **values) {
     di_test_arguments(count, values);
     const struct CMUnitTest tests[] = {
@@ -212,6 +240,7 @@ int main(int count, char **values) {
         cmocka_unit_test(a_hanging_engine_stays_so_when_more_comes),
         cmocka_unit_test(readers_that_are_behind_are_no_fault),
         cmocka_unit_test(a_cancel_wakes_a_sleeping_engine),
+        cmocka_unit_test(what_comes_during_a_step_is_heard_in_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
