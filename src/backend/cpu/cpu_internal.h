@@ -84,6 +84,10 @@ typedef struct di_cpu_linear {
 di_cpu_linear di_cpu_whole(const di_weight *w, const di_cpu_input *x, float *y, size_t y_stride);
 void di_cpu_products(di_cpu *cpu, const di_cpu_linear *set, size_t count);
 
+/* Room in the workspace for rows that a tile of the op fills one by one, and one of them from its bf16 [width].
+ * False on failure. */
+bool di_cpu_take_input(di_cpu *cpu, size_t rows, size_t width, bool blocks, di_cpu_input *input);
+void di_cpu_quantise_row(di_cpu *cpu, const uint16_t *x, const di_cpu_input *input, size_t row);
 /* bf16 [rows][width] -> quantised values (and blocks) in the workspace. False on failure. */
 bool di_cpu_quantise(di_cpu *cpu, const uint16_t *x, size_t rows, size_t width, bool blocks, di_cpu_input *input);
 /* bf16 -> fp32 without quantisation. */

@@ -138,24 +138,32 @@ typedef struct convert_run {
     bool quantise;
 } convert_run;
 
+void di_cpu_quantise_row(di_cpu *cpu, const uint16_t *x, const di_cpu_input *input, size_t row) {
+    cpu->k->quantise_input(x, input->width, input->values + row * input->stride,
+                           input->blocks ? input->blocks + row * (input->width / 32) : NULL);
+}
+
 static void convert_tile(void *arg, size_t tile, int worker) {
     (void)worker;
     const convert_run *run = arg;
     const di_cpu_input *in = run->input;
     const uint16_t *x = run->x + tile * in->width;
-    float *values = in->values + tile * in->stride;
-    if (!run->quantise)
-        run->cpu->k->bf16_to_f32(x, in->width, values);
+    if (run->quantise)
+        di_cpu_quantise_row(run->cpu, x, in, tile);
     else
-        run->cpu->k->quantise_input(x, in->width, values, in->blocks ? in->blocks + tile * (in->width / 32) : NULL);
+        run->cpu->k->bf16_to_f32(x, in->width, in->values + tile * in->stride);
+}
+
+bool di_cpu_take_input(di_cpu *cpu, size_t rows, size_t width, bool blocks, di_cpu_input *input) {
+    *input = (di_cpu_input){.rows = rows, .width = width, .stride = width};
+    input->values = di_cpu_take(cpu, rows * width, sizeof(float));
+    if (blocks) input->blocks = di_cpu_take(cpu, rows * (width / 32), sizeof(di_f4_block));
+    return !cpu->failed;
 }
 
 static bool convert(di_cpu *cpu, const uint16_t *x, size_t rows, size_t width, bool quantise, bool blocks,
                     di_cpu_input *input) {
-    *input = (di_cpu_input){.rows = rows, .width = width, .stride = width};
-    input->values = di_cpu_take(cpu, rows * width, sizeof(float));
-    if (blocks) input->blocks = di_cpu_take(cpu, rows * (width / 32), sizeof(di_f4_block));
-    if (cpu->failed) return false;
+    if (!di_cpu_take_input(cpu, rows, width, blocks, input)) return false;
     convert_run run = {.cpu = cpu, .x = x, .input = input, .quantise = quantise};
     di_cpu_run(cpu, rows, convert_tile, &run, rows * width * 4);
     return true;

@@ -38,6 +38,7 @@ typedef struct project_run {
     float *qr;     /* [T][q_rank] */
     float *window; /* [T][d] */
     float *q;      /* [T][H * d] */
+    di_cpu_input latent;
 } project_run;
 
 static void round_row(float *x, size_t n) {
@@ -50,7 +51,9 @@ static void latent_tile(void *arg, size_t t, int worker) {
     const di_cpu_kernels *k = run->cpu->k;
     float *qr = run->qr + t * a->q_rank, *w = run->window + t * a->head_dim;
     round_row(qr, a->q_rank);
-    k->rms_norm(qr, a->q_norm->values, a->q_rank, a->eps, (uint16_t *)di_cpu_at(a->qr) + t * a->q_rank);
+    uint16_t *latent = (uint16_t *)di_cpu_at(a->qr) + t * a->q_rank;
+    k->rms_norm(qr, a->q_norm->values, a->q_rank, a->eps, latent);
+    di_cpu_quantise_row(run->cpu, latent, &run->latent, t);
     round_row(w, a->head_dim);
     uint16_t *normed = (uint16_t *)run->cpu->worker_memory[worker]; /* [d] */
     k->rms_norm(w, a->kv_norm->values, a->head_dim, a->eps, normed);
@@ -80,15 +83,16 @@ void di_cpu_project(di_backend *backend, const di_project_args *a) {
     run.qr = di_cpu_take(cpu, rows * a->q_rank, sizeof(float));
     run.window = di_cpu_take(cpu, rows * a->head_dim, sizeof(float));
     run.q = di_cpu_take(cpu, rows * all, sizeof(float));
-    di_cpu_input in, latent;
-    if (cpu->failed || !di_cpu_quantise(cpu, di_cpu_at(a->x), rows, a->width, false, &in)) return;
+    di_cpu_input in;
+    if (!di_cpu_take_input(cpu, rows, a->q_rank, false, &run.latent) ||
+        !di_cpu_quantise(cpu, di_cpu_at(a->x), rows, a->width, false, &in))
+        return;
     di_cpu_linear first[2] = {di_cpu_whole(a->wq_a, &in, run.qr, a->q_rank),
                               di_cpu_whole(a->wkv, &in, run.window, a->head_dim)};
     di_cpu_products(cpu, first, 2);
     if (!di_cpu_worker(cpu, a->head_dim * sizeof(uint16_t))) return;
     di_cpu_run(cpu, rows, latent_tile, &run, rows * (a->q_rank + 4 * a->head_dim) * 8);
-    if (!di_cpu_quantise(cpu, di_cpu_at(a->qr), rows, a->q_rank, false, &latent)) return;
-    di_cpu_linear second = di_cpu_whole(a->wq_b, &latent, run.q, all);
+    di_cpu_linear second = di_cpu_whole(a->wq_b, &run.latent, run.q, all);
     di_cpu_products(cpu, &second, 1);
     di_cpu_run(cpu, rows * a->heads, query_tile, &run, rows * all * 4);
 }
@@ -208,8 +212,8 @@ typedef struct attend_run {
     float *wide; /* [T][H * d], rotated back */
     float *z;    /* [T][groups][z_stride] */
     size_t z_stride;
-    uint16_t *flat; /* bf16 [T][groups * o_rank] */
-    float *y;       /* [T][D] */
+    di_cpu_input flat; /* [T][groups * o_rank] */
+    float *y;          /* [T][D] */
 } attend_run;
 
 /* Fills the key lists of row t. keys: [window + topk] */
@@ -272,12 +276,15 @@ static void attend_tile(void *arg, size_t tile, int worker) {
         k->rotate(wide + h * d + d - a->rotary_dim, c, c + a->rotary_dim / 2, a->rotary_dim / 2, true);
 }
 
-static void flatten_tile(void *arg, size_t tile, int worker) {
-    (void)worker;
+static void flatten_tile(void *arg, size_t t, int worker) {
     const attend_run *run = arg;
     const di_attend_args *a = run->a;
-    size_t g = tile % a->groups, skip = g * a->o_rank % 32;
-    run->cpu->k->f32_to_bf16(run->z + tile * run->z_stride + skip, a->o_rank, run->flat + tile * a->o_rank);
+    uint16_t *flat = (uint16_t *)run->cpu->worker_memory[worker]; /* [groups * o_rank] */
+    for (size_t g = 0; g < a->groups; g++) {
+        const float *z = run->z + (t * a->groups + g) * run->z_stride + g * a->o_rank % 32;
+        run->cpu->k->f32_to_bf16(z, a->o_rank, flat + g * a->o_rank);
+    }
+    di_cpu_quantise_row(run->cpu, flat, &run->flat, t);
 }
 
 static void output_tile(void *arg, size_t t, int worker) {
@@ -321,17 +328,16 @@ void di_cpu_attend(di_backend *backend, const di_attend_args *a) {
     run.o = di_cpu_take(cpu, rows * all, sizeof(uint16_t));
     run.wide = di_cpu_take(cpu, rows * all, sizeof(float));
     run.z = di_cpu_take(cpu, rows * a->groups * run.z_stride, sizeof(float));
-    run.flat = di_cpu_take(cpu, rows * a->groups * a->o_rank, sizeof(uint16_t));
     run.y = di_cpu_take(cpu, rows * a->width, sizeof(float));
     size_t scratch = di_round_up(slots * sizeof(uint8_t *), 64) +
                      di_cpu_attention_scratch(per_block, a->head_dim, slots) * sizeof(float);
-    if (cpu->failed || !di_cpu_worker(cpu, scratch)) return;
+    if (!di_cpu_take_input(cpu, rows, (size_t)a->groups * a->o_rank, false, &run.flat) || !di_cpu_worker(cpu, scratch))
+        return;
     di_cpu_run(cpu, rows * run.head_blocks, attend_tile, &run, rows * all * slots * 2);
     if (!grouped_products(&run, rows)) return;
-    di_cpu_run(cpu, rows * a->groups, flatten_tile, &run, rows * a->groups * a->o_rank * 4);
-    di_cpu_input in;
-    if (!di_cpu_quantise(cpu, run.flat, rows, (size_t)a->groups * a->o_rank, false, &in)) return;
-    di_cpu_linear wo_b = di_cpu_whole(a->wo_b, &in, run.y, a->width);
+    if (!di_cpu_worker(cpu, (size_t)a->groups * a->o_rank * sizeof(uint16_t))) return;
+    di_cpu_run(cpu, rows, flatten_tile, &run, rows * a->groups * a->o_rank * 8);
+    di_cpu_linear wo_b = di_cpu_whole(a->wo_b, &run.flat, run.y, a->width);
     di_cpu_products(cpu, &wo_b, 1);
     di_cpu_run(cpu, rows, output_tile, &run, rows * a->width * 4);
 }

@@ -14,22 +14,31 @@ typedef struct entry {
 typedef struct experts_run {
     di_cpu *cpu;
     const di_experts_args *a;
-    float *logits;    /* [T][E] router */
-    int32_t *ids;     /* [T][top] best first */
-    float *weights;   /* [T][top] */
-    entry *entries;   /* [T * (top + shared)] */
-    uint32_t *first;  /* [E + 2] first entry of each expert; the shared expert is number E */
-    uint32_t *places; /* [T][top + shared] entries of a row, ascending expert */
-    di_cpu_input x;   /* [T] quantised input */
-    float *gathered;  /* [entries][D] inputs of experts with several rows */
+    float *logits;     /* [T][E] router */
+    int32_t *ids;      /* [T][top] best first */
+    float *weights;    /* [T][top] */
+    entry *entries;    /* [T * (top + shared)] */
+    uint32_t *first;   /* [E + 2] first entry of each expert; the shared expert is number E */
+    uint32_t *places;  /* [T][top + shared] entries of a row, ascending expert */
+    di_cpu_input x;    /* [T] quantised input */
+    di_cpu_input wide; /* [T] input as the router reads it */
+    float *gathered;   /* [entries][D] inputs of experts with several rows */
     di_f4_block *gathered_blocks;
     float *gate, *up; /* [entries][F] */
-    uint16_t *inner;  /* bf16 [entries][F] */
-    di_cpu_input h;   /* [entries] quantised inner */
+    di_cpu_input h;   /* [entries] quantised inner activations */
     float *out;       /* [entries][D] */
 } experts_run;
 
 /* ---------------------------------------------------------------- router */
+
+static void input_tile(void *arg, size_t t, int worker) {
+    (void)worker;
+    const experts_run *run = arg;
+    size_t d = run->a->width;
+    const uint16_t *x = (const uint16_t *)di_cpu_at(run->a->x) + t * d;
+    run->cpu->k->bf16_to_f32(x, d, run->wide.values + t * d);
+    di_cpu_quantise_row(run->cpu, x, &run->x, t);
+}
 
 static void route_tile(void *arg, size_t t, int worker) {
     const experts_run *run = arg;
@@ -118,7 +127,6 @@ static const di_weight *weight_of(const experts_run *run, int which, size_t e) {
 }
 
 static void swiglu_tile(void *arg, size_t i, int worker) {
-    (void)worker;
     const experts_run *run = arg;
     const di_experts_args *a = run->a;
     size_t f = a->inner;
@@ -128,7 +136,9 @@ static void swiglu_tile(void *arg, size_t i, int worker) {
         u[j] = di_bf16_round(u[j]);
     }
     bool routed = run->entries[i].expert != a->experts;
-    run->cpu->k->swiglu(g, u, f, a->limit, routed, run->entries[i].weight, run->inner + i * f);
+    uint16_t *inner = (uint16_t *)run->cpu->worker_memory[worker]; /* [F] */
+    run->cpu->k->swiglu(g, u, f, a->limit, routed, run->entries[i].weight, inner);
+    di_cpu_quantise_row(run->cpu, inner, &run->h, i);
 }
 
 static void combine_tile(void *arg, size_t t, int worker) {
@@ -200,9 +210,9 @@ static bool take_memory(experts_run *run) {
     run->gathered_blocks = di_cpu_take(cpu, rows * a->top * (d / 32), sizeof(di_f4_block));
     run->gate = di_cpu_take(cpu, total * f, sizeof(float));
     run->up = di_cpu_take(cpu, total * f, sizeof(float));
-    run->inner = di_cpu_take(cpu, total * f, sizeof(uint16_t));
     run->out = di_cpu_take(cpu, total * d, sizeof(float));
-    return !cpu->failed;
+    return di_cpu_take_input(cpu, rows, d, true, &run->x) && di_cpu_take_input(cpu, rows, d, false, &run->wide) &&
+           di_cpu_take_input(cpu, total, f, true, &run->h);
 }
 
 void di_cpu_experts(di_backend *backend, const di_experts_args *a) {
@@ -210,19 +220,17 @@ void di_cpu_experts(di_backend *backend, const di_experts_args *a) {
     di_cpu_begin(cpu);
     experts_run run = {.cpu = cpu, .a = a};
     size_t rows = a->rows->count, d = a->width, f = a->inner;
-    di_cpu_input plain;
-    if (!rows || !take_memory(&run) || !di_cpu_quantise(cpu, di_cpu_at(a->x), rows, d, true, &run.x) ||
-        !di_cpu_widen(cpu, di_cpu_at(a->x), rows, d, &plain))
-        return;
-    di_cpu_linear gate = di_cpu_whole(a->gate, &plain, run.logits, a->experts);
+    if (!rows || !take_memory(&run)) return;
+    di_cpu_run(cpu, rows, input_tile, &run, rows * d * 8);
+    di_cpu_linear gate = di_cpu_whole(a->gate, &run.wide, run.logits, a->experts);
     di_cpu_products(cpu, &gate, 1);
     if (!di_cpu_worker(cpu, (a->experts > d ? a->experts : d) * sizeof(float))) return;
     di_cpu_run(cpu, rows, route_tile, &run, rows * a->experts * (40 + a->top));
     size_t total = group_entries(&run), routed = run.first[a->experts];
     di_cpu_run(cpu, routed, gather_tile, &run, rows > 1 ? routed * d * 8 : 0);
     expand_experts(&run);
+    if (!di_cpu_worker(cpu, f * sizeof(uint16_t))) return;
     di_cpu_run(cpu, total, swiglu_tile, &run, total * f * 40);
-    if (!di_cpu_quantise(cpu, run.inner, total, f, true, &run.h)) return;
     contract_experts(&run);
     if (!di_cpu_worker(cpu, d * sizeof(float))) return;
     di_cpu_run(cpu, rows, combine_tile, &run, total * d * 4);

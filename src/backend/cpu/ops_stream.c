@@ -153,23 +153,24 @@ void di_cpu_tap(di_backend *backend, const di_tap_args *a) {
 typedef struct engram_run {
     di_cpu *cpu;
     const di_engram_args *a;
-    uint16_t *gathered; /* bf16 [T][columns * head_dim] */
-    float *kv;          /* [T][(C + 1) * D] */
-    float *qk;          /* [C * D] query weight * key weight */
+    di_cpu_input in; /* [T][columns * head_dim] */
+    float *kv;       /* [T][(C + 1) * D] */
+    float *qk;       /* [C * D] query weight * key weight */
 } engram_run;
 
 static void gather_tile(void *arg, size_t t, int worker) {
-    (void)worker;
     const engram_run *run = arg;
     const di_engram_args *a = run->a;
     size_t n = a->head_dim, scales = (n + 31) / 32;
+    uint16_t *gathered = (uint16_t *)run->cpu->worker_memory[worker]; /* [columns * head_dim] */
     for (size_t c = 0; c < a->columns; c++) {
         size_t row = (size_t)a->table_rows[t * a->columns + c];
         const uint8_t *codes = a->table->codes + row * n, *scale = a->table->scales + row * scales;
-        uint16_t *out = run->gathered + (t * a->columns + c) * n;
+        uint16_t *out = gathered + c * n;
         for (size_t i = 0; i < n; i++)
             out[i] = di_bf16_encode(di_e4m3_decode(codes[i]) * di_e8m0_decode(scale[i / 32]));
     }
+    di_cpu_quantise_row(run->cpu, gathered, &run->in, t);
 }
 
 static void gate_tile(void *arg, size_t tile, int worker) {
@@ -195,15 +196,14 @@ void di_cpu_engram(di_backend *backend, const di_engram_args *a) {
     di_cpu_begin(cpu);
     size_t rows = a->rows->count, n = (size_t)a->columns * a->head_dim, d = a->width, out = (a->copies + 1) * d;
     engram_run run = {.cpu = cpu, .a = a};
-    run.gathered = di_cpu_take(cpu, rows * n, sizeof(uint16_t));
     run.kv = di_cpu_take(cpu, rows * out, sizeof(float));
     run.qk = di_cpu_take(cpu, a->copies * d, sizeof(float));
-    if (cpu->failed || !di_cpu_worker(cpu, 3 * d * sizeof(float))) return;
+    if (!di_cpu_take_input(cpu, rows, n, a->project->dtype == DI_DTYPE_I8, &run.in) ||
+        !di_cpu_worker(cpu, n * sizeof(uint16_t)))
+        return;
     for (size_t i = 0; i < a->copies * d; i++) run.qk[i] = a->query->values[i] * a->key->values[i];
-    di_cpu_run(cpu, rows, gather_tile, &run, rows * n * 4);
-    di_cpu_input in;
-    if (!di_cpu_quantise(cpu, run.gathered, rows, n, a->project->dtype == DI_DTYPE_I8, &in)) return;
-    di_cpu_linear wkv = di_cpu_whole(a->project, &in, run.kv, out);
+    di_cpu_run(cpu, rows, gather_tile, &run, rows * n * 16);
+    di_cpu_linear wkv = di_cpu_whole(a->project, &run.in, run.kv, out);
     di_cpu_products(cpu, &wkv, 1);
     if (!di_cpu_worker(cpu, 3 * d * sizeof(float))) return;
     di_cpu_run(cpu, rows * a->copies, gate_tile, &run, rows * out * 8);
@@ -214,16 +214,19 @@ void di_cpu_engram(di_backend *backend, const di_engram_args *a) {
 typedef struct head_run {
     di_cpu *cpu;
     const di_head_args *a;
-    uint16_t *hidden, *x; /* bf16 [count][D] */
+    uint16_t *hidden; /* bf16 [count][D]; NULL: not wanted */
+    di_cpu_input in;  /* [count][D] */
 } head_run;
 
 static void head_tile(void *arg, size_t i, int worker) {
     const head_run *run = arg;
     const di_head_args *a = run->a;
     size_t c = a->copies, d = a->width, t = a->row_index[i];
+    float *scratch = (float *)run->cpu->worker_memory[worker]; /* [D] */
+    uint16_t *x = (uint16_t *)(scratch + d), *hidden = run->hidden ? run->hidden + i * d : x;
     collapse_norm(run->cpu, (const uint16_t *)di_cpu_at(a->stream) + t * c * d,
-                  (const float *)di_cpu_at(a->pre) + t * c, c, d, a->norm, a->eps, run->hidden + i * d,
-                  (float *)run->cpu->worker_memory[worker], run->x + i * d);
+                  (const float *)di_cpu_at(a->pre) + t * c, c, d, a->norm, a->eps, hidden, scratch, x);
+    run->cpu->k->bf16_to_f32(x, d, run->in.values + i * d);
 }
 
 void di_cpu_head(di_backend *backend, const di_head_args *a) {
@@ -231,13 +234,12 @@ void di_cpu_head(di_backend *backend, const di_head_args *a) {
     di_cpu_begin(cpu);
     size_t d = a->width;
     head_run run = {.cpu = cpu, .a = a};
-    run.x = di_cpu_take(cpu, a->count * d, sizeof(uint16_t));
-    run.hidden = a->hidden.block ? di_cpu_at(a->hidden) : run.x;
-    if (cpu->failed || !di_cpu_worker(cpu, d * sizeof(float))) return;
+    run.hidden = di_cpu_at(a->hidden);
+    if (!di_cpu_take_input(cpu, a->count, d, false, &run.in) ||
+        !di_cpu_worker(cpu, d * (sizeof(float) + sizeof(uint16_t))))
+        return;
     di_cpu_run(cpu, a->count, head_tile, &run, a->count * a->copies * d * 4);
-    di_cpu_input in;
-    if (!di_cpu_widen(cpu, run.x, a->count, d, &in)) return;
-    di_cpu_linear head = di_cpu_whole(a->head, &in, di_cpu_at(a->logits), a->vocabulary);
+    di_cpu_linear head = di_cpu_whole(a->head, &run.in, di_cpu_at(a->logits), a->vocabulary);
     di_cpu_products(cpu, &head, 1);
 }
 
