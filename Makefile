@@ -4,6 +4,7 @@
 # make demo    install what is needed, build, answer one question with the embedded model
 # make check   install what is needed, build, run every test
 # make bench   in two minutes: speed of the kernels and of the embedded model, as JSON lines and tables
+# make bench-grammar CASES=folder: masks beside xgrammar and llguidance (docs/grammar.md); packages from PyPI
 # make measure in twelve: all that docs/performance.md shows, as Markdown
 # make matrix  TOKENS=1000000: the determinism matrix, long, on the test model and on the embedded model
 # make fuzz    every fuzz target for FUZZ_SECONDS each (600)
@@ -22,7 +23,7 @@ PREFIX ?= /usr/local
 HOURS ?= 4
 RELEASE = build/release
 
-.PHONY: all demo check bench bench-build measure matrix fuzz format docs install deb soak acceptance clean help
+.PHONY: all demo check bench bench-build bench-grammar measure matrix fuzz format docs install deb soak acceptance clean help
 .DEFAULT_GOAL = all
 
 all: $(RELEASE)/build.ninja
@@ -51,6 +52,10 @@ bench: bench-build
 	@$(RELEASE)/bench/bench_kernels --rounds 1 --time 30
 	@$(RELEASE)/bench/bench_model --rounds 3
 	@$(RELEASE)/bench/bench_engine --model tiny --rounds 1
+
+bench-grammar: bench-build
+	@python3 tests/tools/real_tokenizer.py build/real_tokenizer/tokenizer.json
+	@python3 bench/compare_grammar.py build/real_tokenizer/tokenizer.json $(CASES)
 
 measure:
 	@scripts/measure

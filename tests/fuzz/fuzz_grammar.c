@@ -77,6 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             uint8_t byte = at < size ? data[at] : (uint8_t) "{\"a1,}]x"[i % 8];
             if (di_matcher_advance_bytes(matcher, state, &byte, 1, &next, NULL) != DI_OK) break;
             if (next != DI_GRAMMAR_REJECT) state = next;
+            if (i % 6 == 5) di_matcher_compact(matcher, &state, 1, NULL);
         }
     }
     di_matcher_free(matcher);
