@@ -667,8 +667,8 @@ static void a_deadline_ends_a_request(void **state) {
 
 static void a_full_queue_refuses(void **state) {
     (void)state;
-    di_option option = {"max-queue", "2"};
-    di_engine *engine = open_nano(&option, 1);
+    di_option options[] = {{"max-queue", "2"}, {"max-seqs", "1"}};
+    di_engine *engine = open_nano(options, 2);
     di_request *running = submit_long(engine, 0, 0);
     wait_for_token(running);
     di_request *first = submit_long(engine, 0, 0), *second = submit_long(engine, 0, 0), *third = NULL;
