@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# labels: serial long
+# labels: long
 """What operators ask of any server of models, as rows of docs/testing.md name it, over HTTP. The argument `full` gives every test
 the size the row states; without it they are small."""
 import concurrent.futures
@@ -51,7 +51,7 @@ class Acceptance(Case):
         self.assertRegex(choice["logits_hash"], r"^[0-9a-f]{16}$")
         return choice["message"], choice["token_ids"], choice["finish_reason"], choice["logits_hash"], answer["usage"]["prompt_tokens"]
 
-    def eventually(self, condition, seconds=30):
+    def eventually(self, condition, seconds=120):
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
