@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: serial timing
 """deepinfer bench spec: its lines, that they agree with each other, and a calibration that the engine takes.
 
     test_bench_spec.py DEEPINFER
