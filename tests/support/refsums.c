@@ -349,6 +349,7 @@ static void ref_index_scores(const uint8_t *q, const float *w, size_t heads, siz
 
 const di_cpu_kernels di_refsums = {
     .name = "reference sums",
+    .f4_reads_values = true,
     .product_f8 = ref_product_f8,
     .product_f4 = ref_product_f4,
     .product_bf16 = ref_product_bf16,

@@ -112,6 +112,19 @@ static void test_bf16(void **state) {
 
 /* ---------------------------------------------------------------- quantisers */
 
+/* Blocks are compared as they are; the reference's hash is of what they stand for, which no layout changes. */
+static void check_blocks(const di_cpu_kernels *k, const char *entry, size_t n, value_kind kind,
+                         const di_f4_block *expected, const di_f4_block *got) {
+    for (size_t b = 0; b < n / 32; b++) {
+        int32_t value[32];
+        if (memcmp(&expected[b], &got[b], sizeof *got)) fail_msg("%s of %s differs, block %zu", entry, k->name, b);
+        for (size_t i = 0; i < 32; i++)
+            value[i] = expected[b].rest[i] + 8 * expected[b].limb[0][i] + 2048 * expected[b].limb[1][i];
+        check_bytes(k, entry, n, kind, value, value, sizeof value);
+        check_bytes(k, entry, n, kind, &expected[b].scale, &got[b].scale, sizeof(float));
+    }
+}
+
 static void check_quantisers(const di_cpu_kernels *k, const uint16_t *x, size_t n, value_kind kind) {
     size_t blocks = n / 32;
     float *wide = case_memory(n * 4), *expected = case_memory(n * 4), *got = case_memory(n * 4);
@@ -121,10 +134,13 @@ static void check_quantisers(const di_cpu_kernels *k, const uint16_t *x, size_t 
     di_cpu_scalar.quantise_input(x, n, expected, expected_blocks);
     k->quantise_input(x, n, got, got_blocks);
     check_bytes(k, "quantise_input values", n, kind, expected, got, n * 4);
-    check_bytes(k, "quantise_input blocks", n, kind, expected_blocks, got_blocks, blocks * sizeof *got_blocks);
+    check_blocks(k, "quantise_input blocks", n, kind, expected_blocks, got_blocks);
     memset(got, 0xa5, n * 4);
     k->quantise_input(x, n, got, NULL);
     check_bytes(k, "quantise_input without blocks", n, kind, expected, got, n * 4);
+    memset(got_blocks, 0xa5, blocks * sizeof *got_blocks);
+    k->quantise_input(x, n, NULL, got_blocks);
+    check_blocks(k, "quantise_input without values", n, kind, expected_blocks, got_blocks);
 
     di_cpu_scalar.bf16_to_f32(x, n, wide);
     di_cpu_scalar.window_entry(wide, n, expected_entry);
@@ -336,7 +352,7 @@ static void test_rotary(void **state) {
 /* The reference's own bits: the same on every machine, compiler and optimisation level. Changes with the cases. */
 static void test_reference_hash(void **state) {
     (void)state;
-    if (case_hash != 0x5d13d7d1c392e1c5ull)
+    if (case_hash != 0xd9e18b2adad6cf96ull)
         fail_msg("hash of the scalar results is %016llx", (unsigned long long)case_hash);
 }
 

@@ -77,14 +77,15 @@ static inline size_t di_cpu_attention_scratch(size_t heads, size_t head_dim, siz
 }
 
 typedef struct di_cpu_kernels {
-    const char *name; /* "scalar", "avx2", "avx512", "reference sums" */
+    const char *name;     /* "scalar", "avx2", "avx512", "reference sums" */
+    bool f4_reads_values; /* product_f4 reads the values of its input, not the blocks: reference sums only */
 
     /* ---- products: y[m * y_stride + n] for m in [0, rows), n in [n0, n1); fp32, not yet rounded to bf16.
      * x: fp32 [rows][x_stride]. n0 is a multiple of 32 (f8) or 16 (f4); n1 too, or `out`. */
     /* scratch: rows * in floats */
     void (*product_f8)(const di_cpu_f8 *w, const float *x, size_t x_stride, size_t rows, size_t n0, size_t n1, float *y,
                        size_t y_stride, float *scratch);
-    /* x: blocks [rows][in/32]; values: the dequantised input [rows][in], used by reference sums only */
+    /* x: blocks [rows][in/32]; values: the dequantised input [rows][in], undefined unless f4_reads_values */
     void (*product_f4)(const di_cpu_f4 *w, const di_f4_block *x, const float *values, size_t rows, size_t n0, size_t n1,
                        float *y, size_t y_stride);
     /* w: bf16 [out][in], any alignment; dot16 */
@@ -105,7 +106,8 @@ typedef struct di_cpu_kernels {
     /* ---- conversions */
     void (*bf16_to_f32)(const uint16_t *x, size_t n, float *out);
     void (*f32_to_bf16)(const float *x, size_t n, uint16_t *out); /* round to nearest even */
-    /* FQ8_32 of a bf16 row: values (dequantised, fp32); blocks (may be NULL) for E2M1 products. n multiple of 32. */
+    /* FQ8_32 of a bf16 row: values (dequantised, fp32); blocks for E2M1 products; either may be NULL. n multiple of 32.
+     */
     void (*quantise_input)(const uint16_t *x, size_t n, float *values, di_f4_block *blocks);
     /* entries; x is fp32 holding bf16 values */
     void (*window_entry)(const float *x, size_t n, uint8_t *entry); /* FQ8_32: codes, scales */

@@ -100,12 +100,30 @@ static size_t expert_rows(const experts_run *run, size_t e) {
     return run->first[e + 1] - run->first[e];
 }
 
+static const di_weight *weight_of(const experts_run *run, int which, size_t e) {
+    const di_experts_args *a = run->a;
+    bool shared = e == a->experts;
+    if (which == 1) return shared ? a->shared_w1 : a->w1[e];
+    if (which == 2) return shared ? a->shared_w2 : a->w2[e];
+    return shared ? a->shared_w3 : a->w3[e];
+}
+
+/* What products with the matrix read of their inputs. */
+static bool reads_blocks(const di_weight *w) {
+    return w->dtype == DI_DTYPE_I8;
+}
+
+static bool reads_values(const experts_run *run, const di_weight *w) {
+    return !reads_blocks(w) || run->cpu->k->f4_reads_values;
+}
+
 static void gather_tile(void *arg, size_t i, int worker) {
     (void)worker;
     const experts_run *run = arg;
-    size_t d = run->a->width, t = run->entries[i].row;
-    if (run->entries[i].expert == run->a->experts || expert_rows(run, run->entries[i].expert) == 1) return;
-    memcpy(run->gathered + i * d, run->x.values + t * d, d * sizeof(float));
+    size_t d = run->a->width, t = run->entries[i].row, e = run->entries[i].expert;
+    if (e == run->a->experts || expert_rows(run, e) == 1) return;
+    if (reads_values(run, weight_of(run, 1, e)) || reads_values(run, weight_of(run, 3, e)))
+        memcpy(run->gathered + i * d, run->x.values + t * d, d * sizeof(float));
     memcpy(run->gathered_blocks + i * (d / 32), run->x.blocks + t * (d / 32), d / 32 * sizeof(di_f4_block));
 }
 
@@ -118,14 +136,6 @@ static void input_of(const experts_run *run, size_t e, const float **x, const di
     *blocks = (in_place ? run->x.blocks : run->gathered_blocks) + row * (d / 32);
 }
 
-static const di_weight *weight_of(const experts_run *run, int which, size_t e) {
-    const di_experts_args *a = run->a;
-    bool shared = e == a->experts;
-    if (which == 1) return shared ? a->shared_w1 : a->w1[e];
-    if (which == 2) return shared ? a->shared_w2 : a->w2[e];
-    return shared ? a->shared_w3 : a->w3[e];
-}
-
 static void swiglu_tile(void *arg, size_t i, int worker) {
     const experts_run *run = arg;
     const di_experts_args *a = run->a;
@@ -135,10 +145,13 @@ static void swiglu_tile(void *arg, size_t i, int worker) {
         g[j] = di_bf16_round(g[j]);
         u[j] = di_bf16_round(u[j]);
     }
-    bool routed = run->entries[i].expert != a->experts;
+    size_t e = run->entries[i].expert;
+    bool routed = e != a->experts;
+    const di_weight *next = weight_of(run, 2, e);
     uint16_t *inner = (uint16_t *)run->cpu->worker_memory[worker]; /* [F] */
     run->cpu->k->swiglu(g, u, f, a->limit, routed, run->entries[i].weight, inner);
-    di_cpu_quantise_row(run->cpu, inner, &run->h, i);
+    run->cpu->k->quantise_input(inner, f, reads_values(run, next) ? run->h.values + i * f : NULL,
+                                reads_blocks(next) ? run->h.blocks + i * (f / 32) : NULL);
 }
 
 static void combine_tile(void *arg, size_t t, int worker) {

@@ -175,7 +175,7 @@ static void scalar_quantise_input(const uint16_t *x, size_t n, float *values, di
         uint8_t codes[BLOCK], scale;
         scalar_bf16_to_f32(x + b * BLOCK, BLOCK, block);
         di_quantise_q8_32(block, BLOCK, codes, &scale);
-        di_dequantise_q8_32(codes, &scale, BLOCK, values + b * BLOCK);
+        if (values) di_dequantise_q8_32(codes, &scale, BLOCK, values + b * BLOCK);
         if (blocks) fill_block(codes, di_e8m0_decode(scale), &blocks[b]);
     }
 }

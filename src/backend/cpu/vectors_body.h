@@ -131,8 +131,10 @@ void DI_ISA(quantise_input)(const uint16_t *x, size_t n, float *values, di_f4_bl
         float scale = di_e8m0_decode(byte);
         a = quantise_e4m3(a, byte);
         b = quantise_e4m3(b, byte);
-        lanes_store(values + i, lanes_mul(a, lanes_set(scale)));
-        lanes_store(values + i + DI_LANE_COUNT, lanes_mul(b, lanes_set(scale)));
+        if (values) {
+            lanes_store(values + i, lanes_mul(a, lanes_set(scale)));
+            lanes_store(values + i + DI_LANE_COUNT, lanes_mul(b, lanes_set(scale)));
+        }
         if (!blocks) continue;
         di_f4_block *block = blocks + i / BLOCK;
         ints low = lanes_to_ints(lanes_mul(a, lanes_set(512.0f)));
