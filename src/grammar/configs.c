@@ -568,26 +568,47 @@ uint32_t di_config_step(di_matcher *m, uint32_t id, uint8_t byte) {
     return m->x.failed == DI_OK ? result : CONFIG_REJECT;
 }
 
-static uint32_t move_tail(di_matcher *to, const mover *v, uint32_t id) {
-    if (id == TAIL_END || v->tail_map[id] != NOT_MADE) return id == TAIL_END ? TAIL_END : v->tail_map[id];
-    if (to->x.failed != DI_OK) return TAIL_END;
-    if (to->x.depth >= DI_EXPR_DEPTH) return fail(to, DI_ERR_LIMIT);
-    const tail t = v->from->tails[id];
-    uint32_t result = TAIL_END;
-    to->x.depth++;
-    if (t.symbol == NOT_MADE) {
-        uint32_t *list = malloc(t.count * sizeof *list);
-        if (!list) fail(to, DI_ERR_MEMORY);
-        for (uint32_t i = 0; list && i < t.count; i++) list[i] = move_tail(to, v, v->from->tail_pool[t.next + i]);
-        if (list && to->x.failed == DI_OK) result = tail_join(to, list, t.count, 0);
-        free(list);
-    } else {
-        uint32_t next = move_tail(to, v, t.next);
-        result = di_tail_cons(to, di_sym_import(&to->s, &to->x, &v->import, t.symbol), next);
-    }
-    to->x.depth--;
-    if (to->x.failed == DI_OK) v->tail_map[id] = result;
+/* The tail whose parts are all moved. */
+static uint32_t make_tail(di_matcher *to, const mover *v, tail t) {
+    if (t.symbol != NOT_MADE)
+        return di_tail_cons(to, di_sym_import(&to->s, &to->x, &v->import, t.symbol), v->tail_map[t.next]);
+    uint32_t *list = malloc(t.count * sizeof *list);
+    if (!list) return fail(to, DI_ERR_MEMORY);
+    for (uint32_t i = 0; i < t.count; i++) list[i] = v->tail_map[v->from->tail_pool[t.next + i]];
+    uint32_t result = tail_join(to, list, t.count, 0);
+    free(list);
     return result;
+}
+
+/* Puts a tail that is not moved yet on the list. */
+static void want_tail(di_matcher *to, const mover *v, worklist *w, uint32_t id) {
+    if (v->tail_map[id] != NOT_MADE) return;
+    if (!di_grow(&w->list, &w->capacity, (uint64_t)w->count + 1, sizeof *w->list))
+        fail(to, DI_ERR_MEMORY);
+    else
+        w->list[w->count++] = id;
+}
+
+/* Moves a tail and what is behind it, which is as long as the text is deep: without recursion, the last parts first. */
+static uint32_t move_tail(di_matcher *to, const mover *v, uint32_t id) {
+    worklist w = {0};
+    v->tail_map[TAIL_END] = TAIL_END;
+    want_tail(to, v, &w, id);
+    while (w.count && to->x.failed == DI_OK) {
+        uint32_t at = w.list[w.count - 1], waiting = w.count;
+        const tail t = v->from->tails[at];
+        if (v->tail_map[at] == NOT_MADE && t.symbol != NOT_MADE) want_tail(to, v, &w, t.next);
+        for (uint32_t i = t.count; v->tail_map[at] == NOT_MADE && t.symbol == NOT_MADE && i; i--)
+            want_tail(to, v, &w, v->from->tail_pool[t.next + i - 1]);
+        if (w.count > waiting || to->x.failed != DI_OK) continue;
+        if (v->tail_map[at] == NOT_MADE) {
+            uint32_t made = make_tail(to, v, t);
+            if (to->x.failed == DI_OK) v->tail_map[at] = made;
+        }
+        w.count--;
+    }
+    free(w.list);
+    return to->x.failed == DI_OK ? v->tail_map[id] : TAIL_END;
 }
 
 uint32_t di_config_move(di_matcher *to, const mover *v, uint32_t id) {

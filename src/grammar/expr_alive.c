@@ -13,7 +13,7 @@ static di_expr fail(di_exprs *x, di_status status) {
 
 /* Lengths: characters that complete a language, found by breadth first search over pairs of it and of what is left of
  * the character being read. Counters stay outside, so there are few pairs. */
-enum { NO_LENGTH = UINT32_MAX, NOT_KNOWN = UINT32_MAX - 1 };
+enum { NO_LENGTH = UINT32_MAX, NOT_KNOWN = UINT32_MAX - 1, GREATEST = UINT32_MAX - 2 };
 
 static uint64_t hash_length(const void *arg, uint32_t index) {
     return di_mix(0, ((const di_exprs *)arg)->lengths[index].pair);
@@ -42,12 +42,12 @@ static uint32_t *length_slot(di_exprs *x, uint64_t key) {
 /* In a language without complements and intersections any of the ways to go on can be completed, so its structure
  * bounds what its states need. */
 static uint32_t sum_lengths(uint64_t a, uint64_t b) {
-    return a + b < NOT_KNOWN ? (uint32_t)(a + b) : NOT_KNOWN - 1;
+    return a + b < GREATEST ? (uint32_t)(a + b) : GREATEST;
 }
 
 static bool bound_parts(di_exprs *x, const di_expr_node *n, di_bounds *out) {
     di_bounds part;
-    *out = (di_bounds){NOT_KNOWN - 1, 0};
+    *out = (di_bounds){GREATEST, 0};
     for (uint32_t i = 0; i < n->b; i++) {
         if (!di_expr_bounds(x, x->n.pool[n->a + i], &part)) return false;
         if (part.least < out->least) out->least = part.least;

@@ -98,18 +98,71 @@ static di_status check_memory(const di_matcher *m, di_error *error) {
 }
 
 static uint32_t *new_map(uint32_t count) {
-    uint32_t *map = malloc((count + 1) * sizeof *map);
-    if (map) memset(map, 0xFF, (count + 1) * sizeof *map);
-    return map;
+    return malloc((count + 1) * sizeof(uint32_t));
+}
+
+static void clear_map(uint32_t *map, uint32_t count) {
+    memset(map, 0xFF, (count + 1) * sizeof *map);
+}
+
+/* Parts of a matcher that states consist of. */
+static size_t part_count(const di_matcher *m) {
+    return (size_t)m->tail_count + m->tail_pool_count + m->pair_count + m->x.n.count + m->s.n.count;
+}
+
+/* Moves states ([count], DI_GRAMMAR_REJECT for those given up) to a fresh matcher. They may take half of the
+ * memory: tables double when they grow, and there has to be room for what is computed for any of them. DI_ERR_LIMIT
+ * with *heaviest < count: it cannot be moved, or they take more and it has the greatest part. */
+static di_status move_states(const mover *v, const di_grammar_state *states, size_t count, di_matcher **fresh,
+                             di_grammar_state *moved, size_t *heaviest, di_error *error) {
+    const di_matcher *m = v->from;
+    size_t most = 0;
+    *heaviest = count;
+    clear_map(v->import.symbol_map, m->s.n.count);
+    clear_map(v->import.expr_map, m->x.n.count);
+    clear_map(v->tail_map, m->tail_count);
+    di_status status = di_matcher_new(m->grammar, m->vocabulary, fresh, error);
+    if (status == DI_OK) status = check_memory(*fresh, error);
+    if (status != DI_OK) return status;
+    size_t least = di_matcher_memory(*fresh), room = least + (m->grammar->limits.memory - least) / 2;
+    for (size_t i = 0; i < count; i++) {
+        moved[i] = DI_GRAMMAR_REJECT;
+        if (states[i] == DI_GRAMMAR_REJECT) continue;
+        size_t before = part_count(*fresh);
+        moved[i] = di_config_move(*fresh, v, states[i]);
+        status = di_matcher_check(*fresh, error);
+        size_t parts = part_count(*fresh) - before;
+        if (status == DI_ERR_LIMIT || *heaviest == count || parts > most) {
+            *heaviest = i;
+            most = parts;
+        }
+        if (status != DI_OK) return status;
+        if (di_matcher_memory(*fresh) > room)
+            return di_fail(error, DI_ERR_LIMIT, "grammar", "the states in use take more than %zu bytes", room);
+    }
+    return DI_OK;
+}
+
+/* Moves all but those that have to be given up, which become DI_GRAMMAR_REJECT in `states`. */
+static di_status compact(mover *v, di_grammar_state *states, size_t count, di_matcher **fresh, di_grammar_state *moved,
+                         di_error *error) {
+    size_t heaviest;
+    di_status status = move_states(v, states, count, fresh, moved, &heaviest, error);
+    while (status == DI_ERR_LIMIT && heaviest < count) {
+        states[heaviest] = DI_GRAMMAR_REJECT;
+        di_matcher_free(*fresh);
+        status = move_states(v, states, count, fresh, moved, &heaviest, error);
+    }
+    return status;
 }
 
 di_status di_matcher_compact(di_matcher *m, di_grammar_state *states, size_t count, di_error *error) {
     for (size_t i = 0; i < count; i++) {
-        di_status known = check_state(m, states[i], error);
+        di_status known = states[i] == DI_GRAMMAR_REJECT ? DI_OK : check_state(m, states[i], error);
         if (known != DI_OK) return known;
     }
     di_matcher *fresh = NULL;
-    di_grammar_state *moved = malloc((count + 1) * sizeof *moved);
+    di_grammar_state *moved = malloc((count + 1) * sizeof *moved), *kept = malloc((count + 1) * sizeof *kept);
     mover v = {.from = m,
                .import = {.from = &m->s,
                           .exprs = &m->x,
@@ -118,13 +171,9 @@ di_status di_matcher_compact(di_matcher *m, di_grammar_state *states, size_t cou
                           .symbol_map = new_map(m->s.n.count),
                           .expr_map = new_map(m->x.n.count)},
                .tail_map = new_map(m->tail_count)};
-    bool memory = moved && v.import.symbol_map && v.import.expr_map && v.tail_map;
-    di_status status = memory ? di_matcher_new(m->grammar, m->vocabulary, &fresh, error) : no_memory(error);
-    for (size_t i = 0; i < count && status == DI_OK; i++) {
-        moved[i] = di_config_move(fresh, &v, states[i]);
-        status = di_matcher_check(fresh, error);
-        if (status == DI_OK) status = check_memory(fresh, error);
-    }
+    bool memory = moved && kept && v.import.symbol_map && v.import.expr_map && v.tail_map;
+    if (memory && count) memcpy(kept, states, count * sizeof *kept);
+    di_status status = memory ? compact(&v, kept, count, &fresh, moved, error) : no_memory(error);
     if (status == DI_OK) {
         di_matcher old = *m;
         *m = *fresh;
@@ -133,6 +182,7 @@ di_status di_matcher_compact(di_matcher *m, di_grammar_state *states, size_t cou
     }
     di_matcher_free(fresh);
     free(moved);
+    free(kept);
     free(v.import.symbol_map);
     free(v.import.expr_map);
     free(v.tail_map);

@@ -334,6 +334,7 @@ static bool add_integers(compiler *c, const di_json *node, value_list *v) {
         !integer_bound(node, "maximum", "exclusiveMaximum", &high))
         return false;
     if (low > high || (uint64_t)high - (uint64_t)low >= MAX_UNIQUE) return false;
+    if (!di_exprs_spend(c->x, (uint64_t)high - (uint64_t)low)) return false;
     for (int64_t i = low;; i++) {
         di_json *value = di_schema_alloc(c, sizeof *value);
         char *text = di_schema_alloc(c, 24);
@@ -352,13 +353,14 @@ static bool add_type(compiler *c, const di_json *node, const di_json *type, valu
     return di_json_string_is(type, "integer") && add_integers(c, node, v);
 }
 
-/* Adds the values that may follow the schema, and maybe some more; false if they are not few. */
+/* Adds the values that may follow the schema, and maybe some more; false if they are not few. Schemas that refer to
+ * each other can be visited very often: each visit is counted. */
 static bool finite_values(compiler *c, const di_json *node, value_list *v, unsigned depth) {
+    if (depth >= 16 || !di_exprs_spend(c->x, 1 + node->count / 32)) return false;
     const di_json *list = di_json_get(node, "enum"), *one = di_json_get(node, "const");
     const di_json *ref = di_json_get(node, "$ref"), *type = di_json_get(node, "type"), *target = NULL;
     uint32_t before = v->count;
     bool few = false;
-    if (depth >= 16) return false;
     if (ref && ref->type == DI_JSON_STRING) target = di_schema_resolve(c, node, ref);
     if (target && finite_values(c, target, v, depth + 1)) return true;
     if (ref && c->draft < DI_DRAFT_2019) return false; /* nothing beside it counts */
@@ -378,11 +380,13 @@ static bool finite_values(compiler *c, const di_json *node, value_list *v, unsig
         if (few) return true;
     }
     const di_json *all = di_json_get(node, "allOf");
-    for (const di_json *i = all && all->type == DI_JSON_ARRAY ? all->first : NULL; i; i = i->next) {
+    for (const di_json *i = all && all->type == DI_JSON_ARRAY ? all->first : NULL; i && !di_schema_failed(c);
+         i = i->next) {
         v->count = before;
         if (finite_values(c, i, v, depth + 1)) return true;
     }
     v->count = before;
+    if (di_schema_failed(c)) return false;
     few = type != NULL;
     if (type && type->type != DI_JSON_ARRAY) few = add_type(c, node, type, v);
     for (const di_json *i = type && type->type == DI_JSON_ARRAY ? type->first : NULL; i && few; i = i->next)
@@ -397,15 +401,17 @@ static bool equal_values(compiler *c, const di_json *a, const di_json *b) {
     if (a->type != b->type) return false;
     if (a->type == DI_JSON_STRING) return same_name(a->text, a->length, b->text, b->length);
     if (a->type == DI_JSON_NUMBER)
-        return di_decimal_parse(c->arena, a->text, a->length, &x) &&
+        return di_exprs_spend(c->x, (a->length + b->length) / 16) &&
+               di_decimal_parse(c->arena, a->text, a->length, &x) &&
                di_decimal_parse(c->arena, b->text, b->length, &y) && di_decimal_compare(&x, &y) == 0;
     if (a->type != DI_JSON_ARRAY && a->type != DI_JSON_OBJECT) return true;
-    if (a->count != b->count || !di_exprs_spend(c->x, 1)) return false;
+    if (a->count != b->count || !di_exprs_spend(c->x, 1 + a->count / 8)) return false;
     const di_json *j = b->first;
     for (const di_json *i = a->first; i; i = i->next) {
+        uint64_t passed = 0;
         if (a->type == DI_JSON_OBJECT)
-            for (j = b->first; j && !same_name(i->key, i->key_length, j->key, j->key_length);) j = j->next;
-        if (!j || !equal_values(c, i, j)) return false;
+            for (j = b->first; j && !same_name(i->key, i->key_length, j->key, j->key_length); passed++) j = j->next;
+        if (!j || !di_exprs_spend(c->x, passed / 8) || !equal_values(c, i, j)) return false;
         if (a->type == DI_JSON_ARRAY) j = j->next;
     }
     return true;

@@ -219,15 +219,15 @@ static char *decode_percent(compiler *c, const char *text, size_t length, size_t
 }
 
 /* Member of an object whose name may hold zero bytes; the last one counts. */
-static const di_json *member(const di_json *node, const char *name, size_t length) {
+static const di_json *member(compiler *c, const di_json *node, const char *name, size_t length) {
     const di_json *found = NULL;
-    if (node->type != DI_JSON_OBJECT) return NULL;
+    if (node->type != DI_JSON_OBJECT || !di_exprs_spend(c->x, node->count / 256)) return NULL;
     for (const di_json *i = node->first; i; i = i->next)
         if (i->key_length == length && memcmp(i->key, name, length) == 0) found = i;
     return found;
 }
 
-static const di_json *follow(const di_json *node, char *pointer, size_t length) {
+static const di_json *follow(compiler *c, const di_json *node, char *pointer, size_t length) {
     size_t at = 0;
     while (node && at < length) {
         if (pointer[at] != '/') return NULL;
@@ -244,7 +244,7 @@ static const di_json *follow(const di_json *node, char *pointer, size_t length) 
             while (item && index--) item = item->next;
             node = item;
         } else {
-            node = member(node, name, n);
+            node = member(c, node, name, n);
         }
     }
     return node;
@@ -262,10 +262,14 @@ const di_json *di_schema_resolve(compiler *c, const di_json *at, const di_json *
         di_schema_refuse(c, DI_REASON_SYNTAX, reference, "a reference must be a string");
         return NULL;
     }
-    uint32_t own = c->infos[di_schema_node(c, at)].resource;
-    const char *uri = resolve_uri(c, c->resources[own].uri, reference->text, reference->length);
-    if (!uri) return NULL;
-    uint32_t res = reference->text[0] == '#' ? own : find_resource(c, uri);
+    uint32_t own = c->infos[di_schema_node(c, at)].resource, res = own;
+    if (!di_exprs_spend(c->x, (reference->length + c->anchor_count) / 64)) return NULL;
+    if (reference->text[0] != '#') {
+        if (!di_exprs_spend(c->x, (strlen(c->resources[own].uri) + c->resource_count) / 64)) return NULL;
+        const char *uri = resolve_uri(c, c->resources[own].uri, reference->text, reference->length);
+        if (!uri) return NULL;
+        res = find_resource(c, uri);
+    }
     if (res == UINT32_MAX) {
         di_schema_refuse(c, DI_REASON_UNSUPPORTED, reference, "\"%.100s\" is not in this document", reference->text);
         return NULL;
@@ -277,7 +281,7 @@ const di_json *di_schema_resolve(compiler *c, const di_json *at, const di_json *
         char *fragment = decode_percent(c, hash + 1, (size_t)(reference->text + reference->length - hash - 1), &length);
         if (!fragment) return NULL;
         if (fragment[0] == '/') {
-            found = follow(found, fragment, length);
+            found = follow(c, found, fragment, length);
         } else {
             found = NULL;
             for (uint32_t i = 0; i < c->anchor_count; i++)

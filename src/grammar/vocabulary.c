@@ -232,7 +232,7 @@ static bool find_inside(di_vocabulary *v, di_exprs *x, di_expr start, di_body *b
     uint32_t at = 0;
     states[0] = start, ends[0] = v->rest.count;
     for (uint32_t p = 1; p < v->rest.count;) {
-        while (p >= ends[at]) at--;
+        while (at && p >= ends[at]) at--;
         const di_trie_node n = v->rest.nodes[p];
         di_expr next = di_expr_derive(x, states[at], v->rest.bytes[p]);
         for (uint32_t id = next == DI_EXPR_EMPTY ? DI_NO_TOKEN : n.token; id != DI_NO_TOKEN; id = v->same[id])
