@@ -73,7 +73,9 @@ class Streams(Case):
         return server
 
     def test_drain_under_load(self):
-        server = self.serve()
+        server = self.serve("--drain-ms", "120000")
+        # Nobody reads this one until all is looked at, so the drain lasts that long.
+        last = Stream(server, post(request(800, text="Last", logprobs=True, top_logprobs=20)), buffer=4096)
         streams = [Stream(server, post(request(150, text=f"Hello {i}"))) for i in range(8)]
         whole = [Stream(server, post(request(150, stream=False, text=f"Bye {i}"))) for i in range(2)]
         for stream in streams:
@@ -94,6 +96,9 @@ class Streams(Case):
             self.assertTrue(found[-1].endswith(b"data: [DONE]\n\n"), found[-1])
         for stream in whole:
             self.assertEqual(json.loads(stream.rest().partition(b"\r\n\r\n")[2])["usage"]["completion_tokens"], 150)
+        self.assertIsNone(server.process.poll())
+        found, complete = chunks(last.rest())
+        self.assertTrue(complete and found[-1].endswith(b"data: [DONE]\n\n"))
         self.assertEqual(server.process.wait(20), 0)
 
     def test_a_second_signal_stops_at_once(self):
