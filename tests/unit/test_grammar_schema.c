@@ -315,6 +315,31 @@ static void test_bombs(void **state) {
     free(one_of);
 }
 
+/* Few steps of a compiler are many of one that follows every way through references, or compares every name with every
+ * other: what such schemas ask for is counted. */
+static void test_unique_bombs(void **state) {
+    (void)state;
+    di_text ways = {0}, names = {0};
+    di_text_puts(&ways, "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"$ref\":\"#/$defs/a0\"},\"$defs\":{");
+    for (int i = 0; i < 7; i++) {
+        di_text_printf(&ways, "\"a%d\":{\"allOf\":[", i);
+        for (int j = 0; j < 100; j++) di_text_printf(&ways, "%s{\"$ref\":\"#/$defs/a%d\"}", j ? "," : "", i + 1);
+        di_text_puts(&ways, "]},");
+    }
+    di_text_puts(&ways, "\"a7\":{\"type\":\"string\"}}}");
+    refused(DI_GRAMMAR_JSON_SCHEMA, ways.data, DI_REASON_TOO_COMPLEX, "");
+    di_text_puts(&names, "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"enum\":[");
+    for (int i = 0; i < 2; i++) {
+        di_text_puts(&names, i ? ",{" : "{");
+        for (int j = 0; j < 8000; j++) di_text_printf(&names, "%s\"%d\":0", j ? "," : "", i ? 7999 - j : j);
+        di_text_puts(&names, "}");
+    }
+    di_text_puts(&names, "]}}");
+    refused(DI_GRAMMAR_JSON_SCHEMA, names.data, DI_REASON_TOO_COMPLEX, "");
+    di_text_free(&ways);
+    di_text_free(&names);
+}
+
 static void test_grammars(void **state) {
     (void)state;
     check(DI_GRAMMAR_GBNF, "root ::= (\"a\"*)* \"b\"", "aab", true);
@@ -398,8 +423,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_strings),  cmocka_unit_test(test_numbers), cmocka_unit_test(test_objects),
         cmocka_unit_test(test_order),    cmocka_unit_test(test_arrays),  cmocka_unit_test(test_space),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_bombs),   cmocka_unit_test(test_grammars),
-        cmocka_unit_test(test_states),   cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_bombs),   cmocka_unit_test(test_unique_bombs),
+        cmocka_unit_test(test_grammars), cmocka_unit_test(test_states),  cmocka_unit_test(test_keys),
     };
     return cmocka_run_group_tests(tests, make_vocabulary, free_vocabulary);
 }
