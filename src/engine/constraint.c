@@ -305,12 +305,16 @@ void di_constraint_next(di_constraints *c, const di_constraint_state *state, di_
     pthread_mutex_unlock(&c->matching);
 }
 
+#define TOO_HEAVY                                                                                                      \
+    "the grammar of so_args needs more memory or work for one token than is allowed (--limit-grammar-memory)"
+
 /* It met the limit of memory, not that of work. */
 static bool is_full(const di_constraints *c, const di_bound_grammar *grammar) {
     return di_matcher_memory(grammar->matcher) > c->limits.memory / 4 * 3;
 }
 
-/* Makes room: the matcher keeps what the samples of this grammar stand at. */
+/* Makes room: the matcher keeps what the samples of this grammar stand at. A sample whose text is too heavy for that
+ * fails, whoever asked for room. */
 static di_status forget(di_constraints *c, di_bound_grammar *grammar, di_error *error) {
     size_t count = 0, i = 0;
     for (const di_constraint_state *s = grammar->samples; s; s = s->next) count += s->phase == DI_PHASE_BOUND;
@@ -320,8 +324,10 @@ static di_status forget(di_constraints *c, di_bound_grammar *grammar, di_error *
         if (s->phase == DI_PHASE_BOUND) states[i++] = s->at;
     di_status status = di_matcher_compact(grammar->matcher, states, count, error);
     i = 0;
-    for (di_constraint_state *s = grammar->samples; s && status == DI_OK; s = s->next)
+    for (di_constraint_state *s = grammar->samples; s && status == DI_OK; s = s->next) {
         s->at = s->phase == DI_PHASE_BOUND ? states[i++] : di_matcher_start(grammar->matcher);
+        if (s->at == DI_GRAMMAR_REJECT) s->failed = DI_ERR_LIMIT;
+    }
     free(states);
     if (status != DI_OK) return status;
     grammar->failed = false;
@@ -331,17 +337,30 @@ static di_status forget(di_constraints *c, di_bound_grammar *grammar, di_error *
     return DI_OK;
 }
 
-static void fill(di_constraints *c, di_constraint_state *state) {
-    if (state->phase != DI_PHASE_BOUND) return;
+/* Its text was too heavy when room was made. */
+static bool given_up(const di_constraint_state *state) {
+    return state->at == DI_GRAMMAR_REJECT;
+}
+
+static di_status make_mask(di_constraints *c, di_constraint_state *state) {
     di_bound_grammar *grammar = state->grammar;
+    if (given_up(state)) return DI_ERR_LIMIT;
     bool known = grammar->failed && grammar->failed_at == state->at;
     di_status status = known ? DI_ERR_LIMIT : di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
-    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, NULL)) == DI_OK)
+    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, NULL)) == DI_OK) {
+        if (given_up(state)) return DI_ERR_LIMIT;
         status = di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
+    }
     if (status == DI_ERR_LIMIT) {
         grammar->failed = true;
         grammar->failed_at = state->at;
     }
+    return status;
+}
+
+static void fill(di_constraints *c, di_constraint_state *state) {
+    if (state->phase != DI_PHASE_BOUND) return;
+    di_status status = make_mask(c, state);
     if (status == DI_OK) return;
     state->failed = status;
     memset(state->mask, 0, di_vocabulary_words(c->vocabulary) * sizeof *state->mask);
@@ -365,9 +384,12 @@ static bool triggered(const di_so_args *args, const int32_t *output, size_t coun
 static di_status advance(di_constraints *c, di_constraint_state *state, int32_t token, di_error *error) {
     di_grammar_state next = DI_GRAMMAR_REJECT;
     di_bound_grammar *grammar = state->grammar;
+    if (given_up(state)) return di_fail(error, DI_ERR_LIMIT, "so_args", TOO_HEAVY);
     di_status status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);
-    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, error)) == DI_OK)
+    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, error)) == DI_OK) {
+        if (given_up(state)) return di_fail(error, DI_ERR_LIMIT, "so_args", TOO_HEAVY);
         status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);
+    }
     if (status == DI_OK && next == DI_GRAMMAR_REJECT)
         status = di_fail(error, DI_ERR_INVALID_ARGUMENT, "golden_token_ids",
                          "the forced id %d does not follow the grammar of so_args", token);
@@ -414,10 +436,7 @@ di_status di_constraint_commit(di_constraints *c, di_constraint_state *state, co
 bool di_constraint_explain(const di_constraint_state *state, di_error *error) {
     if (state->failed != DI_OK) {
         bool limit = state->failed == DI_ERR_LIMIT;
-        di_fail(error, state->failed, "so_args",
-                limit ? "the grammar of so_args needs more memory or work for one token than is allowed "
-                        "(--limit-grammar-memory)"
-                      : "out of memory for the grammar of so_args");
+        di_fail(error, state->failed, "so_args", limit ? TOO_HEAVY : "out of memory for the grammar of so_args");
         return true;
     }
     if (state->phase != DI_PHASE_BOUND) return false;

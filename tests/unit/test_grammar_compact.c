@@ -104,7 +104,82 @@ static void test_wrong_states(void **unused) {
     di_matcher_free(matcher);
 }
 
+static di_grammar_state read_bytes(di_matcher *matcher, di_grammar_state at, char byte, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(di_matcher_advance(matcher, at, (uint8_t)byte, &at, NULL), DI_OK);
+    assert_int_not_equal(at, DI_GRAMMAR_REJECT);
+    return at;
+}
+
+static di_matcher *open_object(size_t memory) {
+    di_grammar_source source = {.kind = DI_GRAMMAR_JSON_OBJECT, .text = "", .length = 0};
+    di_grammar_limits limits;
+    di_grammar *grammar = NULL;
+    di_matcher *matcher = NULL;
+    di_grammar_limits_default(&limits);
+    limits.memory = memory;
+    assert_int_equal(di_grammar_compile(&source, &limits, &grammar, NULL, NULL), DI_OK);
+    assert_int_equal(di_matcher_new(grammar, vocabulary, &matcher, NULL), DI_OK);
+    di_grammar_free(grammar);
+    return matcher;
+}
+
+/* As deep as a text may get. */
+static void test_deep(void **unused) {
+    (void)unused;
+    enum { DEPTH = 30000 };
+    bool complete = false;
+    di_matcher *matcher = open_object((size_t)1 << 30);
+    di_grammar_state start;
+    assert_int_equal(
+        di_matcher_advance_bytes(matcher, di_matcher_start(matcher), (const uint8_t *)"{\"a\":", 5, &start, NULL),
+        DI_OK);
+    di_grammar_state states[2] = {read_bytes(matcher, start, '[', 3), read_bytes(matcher, start, '[', DEPTH)};
+    assert_int_equal(di_matcher_compact(matcher, states, 2, NULL), DI_OK);
+    for (int i = 0; i < 2; i++) {
+        di_grammar_state at = read_bytes(matcher, states[i], ']', i ? DEPTH : 3);
+        assert_int_equal(di_matcher_complete(matcher, at, &complete, NULL), DI_OK);
+        assert_false(complete);
+        at = read_bytes(matcher, at, '}', 1);
+        assert_int_equal(di_matcher_complete(matcher, at, &complete, NULL), DI_OK);
+        assert_true(complete);
+    }
+    di_matcher_free(matcher);
+}
+
+/* A text that takes all the memory is given up; those beside it do not notice. */
+static void test_heavy(void **unused) {
+    (void)unused;
+    uint64_t before[WORDS], after[WORDS];
+    di_matcher *matcher = open_object(0);
+    size_t least = di_matcher_memory(matcher);
+    di_matcher_free(matcher);
+    matcher = open_object(least + ALLOWED);
+    di_grammar_state states[3], at;
+    assert_int_equal(
+        di_matcher_advance_bytes(matcher, di_matcher_start(matcher), (const uint8_t *)"{\"a\":", 5, &at, NULL), DI_OK);
+    states[0] = states[2] = read_bytes(matcher, at, '[', 3);
+    assert_int_equal(di_matcher_mask(matcher, states[0], before, NULL), DI_OK);
+    for (di_status status = DI_OK; status == DI_OK;) {
+        states[1] = at;
+        status = di_matcher_advance(matcher, at, '[', &at, NULL);
+        if (status != DI_OK) assert_int_equal(status, DI_ERR_LIMIT);
+    }
+    assert_int_equal(di_matcher_mask(matcher, states[0], after, NULL), DI_ERR_LIMIT);
+    for (int i = 0; i < 100 && states[1] != DI_GRAMMAR_REJECT; i++) { /* goes on as far as it can */
+        assert_int_equal(di_matcher_compact(matcher, states, 3, NULL), DI_OK);
+        assert_int_not_equal(states[0], DI_GRAMMAR_REJECT);
+        assert_int_equal(states[0], states[2]);
+        assert_int_equal(di_matcher_mask(matcher, states[0], after, NULL), DI_OK);
+        assert_memory_equal(before, after, sizeof before);
+        while (states[1] && di_matcher_advance(matcher, states[1], '[', &at, NULL) == DI_OK) states[1] = at;
+    }
+    assert_int_equal(states[1], DI_GRAMMAR_REJECT);
+    di_matcher_free(matcher);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_without_end), cmocka_unit_test(test_wrong_states)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_without_end), cmocka_unit_test(test_wrong_states),
+                                       cmocka_unit_test(test_deep), cmocka_unit_test(test_heavy)};
     return cmocka_run_group_tests(tests, make_vocabulary, free_vocabulary);
 }
