@@ -257,6 +257,21 @@ class Acceptance(Case):
                 self.assertNotEqual(server.ask(method, place, b"{}" if method == "POST" else None, KEYS)[0], 401, place)
 
 
+class Table(Case):
+    def test_what_the_document_names_exists(self):
+        text = (common.ROOT / "docs/testing.md").read_text(encoding="utf-8")
+        rows = re.findall(r"^\| ([a-z0-9-]+) \| .* \| (`.*`) \|$", text, re.M)
+        self.assertEqual(len(rows), 12)
+        for _, commands in rows:
+            for command in re.findall(r"`([^`]+)`", commands):
+                program, *words = command.split()
+                path = common.ROOT / ("tests/e2e/" + program if program.endswith(".py") else f"tests/unit/{program}.c")
+                source = path.read_text(encoding="utf-8")
+                for word in words:
+                    for name in word.split("."):
+                        self.assertTrue(name == "full" or re.search(rf"\b{name}\b", source), f"{name} is not in {path.name}")
+
+
 if __name__ == "__main__":
     if FULL:
         sys.argv.remove("full")
