@@ -112,8 +112,9 @@ di_status di_matcher_new(di_grammar *grammar, const di_vocabulary *vocabulary, d
 void di_matcher_free(di_matcher *matcher);
 size_t di_matcher_memory(const di_matcher *matcher); /* bytes */
 /* Forgets all but these states ([count], which get new ids; every other id is void) and what was computed for them.
- * States that take too much of the limit of memory are given up, the heaviest first: they become DI_GRAMMAR_REJECT, which is allowed and stays.
- * After an error everything is as it was. The work does not depend on the length of any text, only on its depth. */
+ * States that take too much of the limit of memory are given up, the heaviest first: they become DI_GRAMMAR_REJECT,
+ * which is allowed and stays. After an error everything is as it was. The work does not depend on the length of any
+ * text, only on its depth. */
 di_status di_matcher_compact(di_matcher *matcher, di_grammar_state *states, size_t count, di_error *error);
 di_grammar_state di_matcher_start(const di_matcher *matcher);
 
