@@ -19,17 +19,17 @@ enum { WARM_TOKENS = 16, MOST_CALIBRATION_BYTES = 65536 };
 
 struct di_speculation {
     di_speculation_mode mode;
-    uint32_t length, longest; /* drafts of a block, and what there is room for */
+    uint32_t length, longest; /* drafts of a block, in this step and at most */
     uint32_t max_seqs;
-    di_draft *head; /* NULL: prompt look-up */
-    di_costs step_costs, draft_costs;
-    float temperatures[DI_SPEC_MOST]; /* of confidences */
-    di_history all;                   /* of every sequence, for new ones */
-    di_budget budget;                 /* auto */
-    bool pending;                     /* the last step drafted; what it gained is not settled yet */
-    double extra, plain;              /* seconds that it took more, and that it would have taken without drafts */
-    uint32_t won;                     /* tokens it gave more */
-    di_draft_watch watch;             /* fixed before the first request */
+    di_draft *head;                    /* NULL: prompt look-up */
+    di_costs step_costs, *draft_costs; /* draft_costs [longest]: by length of the blocks */
+    float temperatures[DI_SPEC_MOST];  /* of confidences */
+    di_history all;                    /* of every sequence, for new ones */
+    di_budget budget;                  /* auto */
+    bool pending;                      /* the last step drafted; what it gained is not settled yet */
+    double extra, plain;               /* seconds that it took more, and that it would have taken without drafts */
+    uint32_t won;                      /* tokens it gave more */
+    di_draft_watch watch;              /* fixed before the first request */
 
     /* the step being planned: sequences that decode */
     di_sequence **sequences; /* [max_seqs] */
@@ -73,11 +73,12 @@ static bool allocate(di_speculation *p, uint32_t max_seqs) {
     p->heap = calloc(max_seqs, sizeof *p->heap);
     p->verify = calloc(max_seqs, sizeof *p->verify);
     p->errors = calloc(max_seqs, sizeof *p->errors);
+    p->draft_costs = calloc(p->longest, sizeof *p->draft_costs);
     p->run.items = calloc(max_seqs, sizeof *p->run.items);
     p->run.results = calloc(max_seqs, sizeof *p->run.results);
     p->run.open = calloc(max_seqs, sizeof *p->run.open);
     return p->sequences && p->entries && p->tokens && p->confidences && p->survivals && p->offers && p->heap &&
-           p->verify && p->errors && p->run.items && p->run.results && p->run.open;
+           p->verify && p->errors && p->draft_costs && p->run.items && p->run.results && p->run.open;
 }
 
 /* Temperatures of the confidences, from --draft-calibration or beside the weights. They change how much is verified,
@@ -130,7 +131,6 @@ bool di_speculation_set(di_speculation *p, const char *spec) {
     bool automatic = strcmp(spec, "auto") == 0;
     unsigned long length = automatic ? p->longest : strtoul(spec, NULL, 10);
     if (!length || length > p->longest) return false;
-    if (length != p->length) p->draft_costs = (di_costs){0};
     p->mode = automatic ? DI_SPEC_AUTO : DI_SPEC_FIXED;
     p->length = (uint32_t)length;
     return true;
@@ -156,6 +156,7 @@ void di_speculation_free(di_speculation *p) {
     free(p->heap);
     free(p->verify);
     free(p->errors);
+    free(p->draft_costs);
     free(p->run.items);
     free(p->run.results);
     free(p->run.open);
@@ -261,21 +262,48 @@ static uint32_t usable(const di_speculation *p, uint32_t i) {
     return count;
 }
 
-/* Whether drafts promise more than they cost, by how they fared and what steps took. Sequences of which they do not
- * rest. */
+/* What drafting blocks of this length takes. One that was never tried is hoped to cost less than a longer one, so that
+ * it is; 0 when nothing is known. */
+static double draft_cost(const di_speculation *p, uint32_t length, uint32_t wanting) {
+    for (uint32_t known = length; known <= p->longest; known++) {
+        double seconds = di_costs_get(&p->draft_costs[known - 1], wanting);
+        if (seconds > 0) return seconds * (1 + 3 * (double)length / known) / 4;
+    }
+    return 0;
+}
+
+/* The length of blocks that promises most, by how drafts fared and what steps and blocks took; 0 if none promises more
+ * than no drafts. */
+static uint32_t best_length(di_speculation *p, uint32_t wanting, uint32_t most_rows) {
+    double best = p->count / di_costs_get(&p->step_costs, p->count), rate = 0;
+    uint32_t length = 0;
+    if (!(draft_cost(p, p->longest, wanting) > 0)) return p->longest;
+    for (uint32_t i = 0; i < wanting; i++)
+        di_history_survivals(&p->sequences[i]->drafts.history, p->longest, p->survivals + (size_t)i * p->longest);
+    for (uint32_t k = p->longest; k > 0; k--) {
+        for (uint32_t i = 0; i < wanting; i++) {
+            uint32_t most = tokens_left(p->sequences[i]) - 1;
+            p->offers[i] = (di_offer){.survivals = p->survivals + (size_t)i * p->longest, .count = most < k ? most : k};
+        }
+        di_step_shape shape = {.emitting = p->count,
+                               .base_rows = p->count,
+                               .most_rows = most_rows,
+                               .draft_seconds = draft_cost(p, k, wanting)};
+        if (!di_schedule(p->offers, wanting, &shape, &p->step_costs, &rate, p->heap) || rate <= best) continue;
+        best = rate;
+        length = k;
+    }
+    return length;
+}
+
+/* Whether drafts promise more than they cost; sets the length of the blocks. Sequences of which they do not rest. */
 static bool promising(di_speculation *p, uint32_t wanting, uint32_t most_rows) {
     if (!di_costs_known(&p->step_costs, p->count)) return false; /* a plain step first, to compare with */
-    double draft = di_costs_get(&p->draft_costs, wanting), plain = di_costs_get(&p->step_costs, p->count), rate = 0;
-    if (!(draft > 0)) return true;
-    for (uint32_t i = 0; i < wanting; i++) {
-        float *survivals = p->survivals + (size_t)i * p->length;
-        di_history_survivals(&p->sequences[i]->drafts.history, p->length, survivals);
-        uint32_t most = tokens_left(p->sequences[i]) - 1;
-        p->offers[i] = (di_offer){.survivals = survivals, .count = most < p->length ? most : p->length};
+    uint32_t length = best_length(p, wanting, most_rows);
+    if (length) {
+        p->length = length;
+        return true;
     }
-    di_step_shape shape = {.emitting = p->count, .base_rows = p->count, .most_rows = most_rows, .draft_seconds = draft};
-    uint32_t rows = di_schedule(p->offers, wanting, &shape, &p->step_costs, &rate, p->heap);
-    if (rows && rate > p->count / plain) return true;
     for (uint32_t i = 0; i < wanting; i++) di_history_decline(&p->sequences[i]->drafts.history);
     return false;
 }
@@ -294,8 +322,9 @@ static void draft(di_engine *engine, uint32_t wanting) {
         p->watch.drafts(p->watch.arg, request->id, (int32_t)(s - request->sequences),
                         s->ids_count - request->prompt_count, p->tokens + (size_t)i * p->length, p->length);
     }
-    di_costs_add(&p->draft_costs, wanting, (double)(di_now_ns() - start) / 1e9);
-    p->draft_seconds = di_costs_measured(&p->draft_costs, wanting); /* usual: this time may have been disturbed */
+    di_costs *costs = &p->draft_costs[p->length - 1];
+    di_costs_add(costs, wanting, (double)(di_now_ns() - start) / 1e9);
+    p->draft_seconds = di_costs_measured(costs, wanting); /* usual: this time may have been disturbed */
 }
 
 /* How many drafts of each are verified. */

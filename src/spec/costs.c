@@ -26,7 +26,9 @@ static double low_third(const double *values, uint32_t count) {
 
 void di_costs_add(di_costs *costs, uint32_t size, double seconds) {
     if (!size || !(seconds > 0)) return;
-    uint32_t bin = bin_of(size), at = (uint32_t)(costs->bins[bin].count++ % DI_COST_SAMPLES);
+    uint32_t bin = bin_of(size);
+    if (bin >= costs->end) costs->end = bin + 1;
+    uint32_t at = (uint32_t)(costs->bins[bin].count++ % DI_COST_SAMPLES);
     uint32_t held = costs->bins[bin].count < DI_COST_SAMPLES ? (uint32_t)costs->bins[bin].count : DI_COST_SAMPLES;
     costs->bins[bin].seconds[at] = seconds;
     costs->bins[bin].sizes[at] = size;
@@ -57,7 +59,7 @@ static double hoped(point smaller, double size) {
  * hoped. */
 static uint32_t points_of(const di_costs *costs, point points[DI_COST_BINS]) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < DI_COST_BINS; i++)
+    for (uint32_t i = 0; i < costs->end; i++)
         if (costs->bins[i].count)
             points[count++] =
                 (point){costs->bins[i].size, costs->bins[i].typical, costs->bins[i].count >= DI_COST_SURE};

@@ -20,7 +20,8 @@ typedef struct di_costs {
         uint64_t count;                  /* ever */
         double size, typical;            /* mean size of the samples, seconds that count */
     } bins[DI_COST_BINS];
-} di_costs; /* zero-initialised: nothing is known */
+    uint32_t end; /* bins from here on are empty */
+} di_costs;       /* zero-initialised: nothing is known */
 
 /* Samples of no size or no time are passed over. */
 void di_costs_add(di_costs *costs, uint32_t size, double seconds);
