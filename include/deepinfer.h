@@ -216,6 +216,7 @@ typedef struct di_request_params {
     di_sampling sampling;
     int32_t priority;    /* 0; higher goes first */
     const char *tenant;  /* cache namespace and fair share; NULL = the common one */
+    const char *owner;   /* whose tenant that is: equal tenants of different owners share nothing; NULL = nobody's */
     int64_t deadline_ms; /* from now; 0 = none */
     /* Stop strings are matched in text only while armed. With -1 they are armed from the start. */
     int32_t stop_arm_token_id;    /* -1 = none; for instance </think> */

@@ -136,6 +136,7 @@ class RequestParams(Structure):
         ("sampling", Sampling),
         ("priority", c_int32),
         ("tenant", c_char_p),
+        ("owner", c_char_p),
         ("deadline_ms", c_int64),
         ("stop_arm_token_id", c_int32),
         ("stop_disarm_token_id", c_int32),

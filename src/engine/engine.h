@@ -70,14 +70,17 @@ di_engine_progress di_engine_get_progress(const di_engine *engine);
 typedef struct di_live_request {
     const char *id;    /* "" = none was given */
     const char *state; /* "queued", "restoring", "prefill", "decode", "swapped": docs/engine.md */
-    uint64_t tenant;   /* di_namespace of its tenant */
+    const char *owner; /* of its tenant; NULL = nobody */
     uint64_t prompt_tokens, cached_tokens, completion_tokens, max_tokens;
     int32_t samples, priority;
     uint32_t preemptions;
     int64_t age_ms; /* since its submission */
 } di_live_request;
 
-uint64_t di_namespace(const char *tenant); /* cache namespace of a tenant's name; NULL = the common one */
+/* Cache namespace of a tenant: the beginning of BLAKE2b of its owner's and its own name, so that who may choose names
+ * finds none that meets a given other one's. The same in every run: states on disk are found by it. NULL, NULL = the
+ * common one, 0. */
+uint64_t di_namespace(const char *owner, const char *tenant);
 
 typedef void (*di_live_request_reader)(void *arg, const di_live_request *request);
 

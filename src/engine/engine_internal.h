@@ -155,8 +155,8 @@ struct di_request {
     /* fixed */
     di_sampling sampling;
     di_stop_set stops;
-    const char *id;
-    uint64_t tenant;           /* hash of the tenant's name: cache namespace and fair share */
+    const char *id, *owner;    /* owner: NULL = nobody */
+    uint64_t tenant;           /* di_namespace: cache namespace and fair share */
     int32_t *prompt;           /* [prompt_count] */
     di_bound_grammar *grammar; /* NULL = none */
     int32_t priority;

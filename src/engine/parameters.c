@@ -1,7 +1,7 @@
 /* parameters.c - what of a request depends on the engine: ids, stop strings, room in the context, limits. */
 #include <string.h>
-#include <xxhash.h>
 
+#include "cache/fingerprint.h"
 #include "engine/engine_internal.h"
 
 /* Alone, a request must fit the pages there are; the room it did not ask for by number is cut to that. */
@@ -52,14 +52,20 @@ static di_status check_limits(const di_engine *engine, const di_request *request
     return DI_OK;
 }
 
-uint64_t di_namespace(const char *tenant) {
-    return tenant ? XXH64(tenant, strlen(tenant), 1) : 0;
+uint64_t di_namespace(const char *owner, const char *tenant) {
+    uint8_t hash[DI_FINGERPRINT];
+    uint64_t result = 0;
+    if (!owner && !tenant) return 0;
+    /* With the zero byte behind it an owner's name ends where the other begins. */
+    di_blake2b_16(owner, owner ? strlen(owner) + 1 : 0, tenant, tenant ? strlen(tenant) : 0, hash);
+    for (int i = 7; i >= 0; i--) result = result << 8 | hash[i];
+    return result;
 }
 
 di_status di_check_parameters(const di_engine *engine, const di_request_params *params, di_request *request,
                               di_error *error) {
     request->priority = params->priority;
-    request->tenant = di_namespace(params->tenant);
+    request->tenant = di_namespace(params->owner, params->tenant);
     request->stop_arm = params->stop_arm_token_id;
     request->stop_disarm = params->stop_disarm_token_id;
     request->draft_records = params->draft_records;
@@ -70,7 +76,9 @@ di_status di_check_parameters(const di_engine *engine, const di_request_params *
         request->deadline_ns = request->submitted_ns + params->deadline_ms * 1000000;
     const char *id = params->id ? params->id : "";
     request->id = di_arena_copy(request->arena, id, strlen(id));
-    if (!request->id) return di_fail(error, DI_ERR_MEMORY, "id", "out of memory for the request");
+    if (params->owner) request->owner = di_arena_copy(request->arena, params->owner, strlen(params->owner));
+    if (!request->id || (params->owner && !request->owner))
+        return di_fail(error, DI_ERR_MEMORY, "id", "out of memory for the request");
     di_sampling_limits limits = {.vocabulary = engine->info.vocabulary, .stop_strings = engine->stop_limit};
     di_status status = di_sampling_check(&params->sampling, &limits, error);
     if (status == DI_OK) status = di_sampling_copy(request->arena, &params->sampling, &request->sampling, error);

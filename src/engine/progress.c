@@ -97,7 +97,7 @@ static void show(const di_request *request, di_live_request_reader each, void *a
     di_live_request live = {
         .id = request->id ? request->id : "",
         .state = state_name(state),
-        .tenant = request->tenant,
+        .owner = request->owner,
         .prompt_tokens = request->prompt_count,
         .cached_tokens = atomic_load_explicit(&request->cached_tokens, memory_order_relaxed),
         .completion_tokens = atomic_load_explicit(&request->completion_tokens, memory_order_relaxed),

@@ -79,7 +79,7 @@ di_status di_save_state(di_engine *engine, const int32_t *token_ids, size_t coun
                                : "token_ids",
                        "a pointer is NULL");
     if (count > engine->context) count = engine->context; /* no state is longer */
-    transfer t = {.engine = engine, .tenant = di_namespace(tenant), .path = path, .error = error};
+    transfer t = {.engine = engine, .tenant = di_namespace(NULL, tenant), .path = path, .error = error};
     if (!copy_ids(&t, token_ids, (uint32_t)count))
         return di_fail(error, DI_ERR_MEMORY, "token_ids", "out of memory for %zu token ids", count);
     if (!di_hub_call(engine->hub, take_from_cache, &t))
@@ -173,7 +173,7 @@ di_status di_load_state(di_engine *engine, const char *path, const char *tenant,
     if (positions) *positions = 0;
     if (!engine || !path)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, engine ? "path" : "engine", "a pointer is NULL");
-    transfer t = {.engine = engine, .tenant = di_namespace(tenant), .path = path, .error = error};
+    transfer t = {.engine = engine, .tenant = di_namespace(NULL, tenant), .path = path, .error = error};
     char *bytes = NULL;
     t.status = read_state(&t, &bytes);
     if (t.status == DI_OK) {

@@ -130,6 +130,7 @@ static di_status submit(di_call *call) {
         params.sampling = call->sampling;
         params.priority = call->priority;
         params.tenant = call->tenant;
+        params.owner = call->owner;
         params.draft_records = call->draft_records;
         if (call->endpoint != DI_ENDPOINT_COMPLETIONS) {
             params.stop_arm_token_id = call->prompt.stop_arm_token_id;

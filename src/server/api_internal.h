@@ -59,9 +59,9 @@ struct di_call {
     /* What the request says; made by di_call_prepare. */
     const di_json *body;
     di_error error;
-    di_text unknown; /* fields that were ignored */
-    const char *tenant;
-    const char *own_id; /* what the client calls the answer, NULL = a drawn id */
+    di_text unknown;            /* fields that were ignored */
+    const char *owner, *tenant; /* NULL = nobody, the common one */
+    const char *own_id;         /* what the client calls the answer, NULL = a drawn id */
     di_conversation conversation;
     di_recipe_options options;
     di_prompt prompt;  /* of a conversation, or of a completion with suffix */

@@ -145,21 +145,14 @@ static bool read_logit_bias(di_call *call) {
     return true;
 }
 
-/* Cache namespace: the key's name and what the client says of its user. */
-static bool read_tenant(di_call *call) {
+/* Cache namespace: the key's name, which owns it, and what the client says of its user. */
+static void read_tenant(di_call *call) {
     const di_json *body = call->body, *user = di_field_get(body, "cache_salt");
     if (!user) user = di_field_get(body, "user_id");
     if (!user) user = di_field_get(body, "user");
     if (call->endpoint == DI_ENDPOINT_MESSAGES) user = di_field_get(di_field_get(body, "metadata"), "user_id");
-    const char *key = di_exchange_tenant(call->exchange);
-    call->tenant = key;
-    if (!user || !user->length) return true;
-    di_text text = {0};
-    di_text_printf(&text, "%s/%s", key ? key : "", user->text);
-    char *copy = text.failed ? NULL : di_arena_copy(call->arena, text.data, text.length);
-    di_text_free(&text);
-    call->tenant = copy;
-    return copy ? true : no_memory(call);
+    call->owner = di_exchange_tenant(call->exchange);
+    call->tenant = user && user->length ? user->text : NULL;
 }
 
 static bool read_stream(di_call *call) {
@@ -272,9 +265,10 @@ static bool read_sampling(di_call *call) {
         sampling->has_seed = true;
     }
     bool messages = call->endpoint == DI_ENDPOINT_MESSAGES;
+    read_tenant(call);
     return read_stream(call) && read_count(call) && read_max_tokens(call) && read_logprobs(call) &&
            read_stop(call, messages ? "stop_sequences" : "stop") && read_stop_ids(call) && read_logit_bias(call) &&
-           read_tenant(call) && read_own_id(call);
+           read_own_id(call);
 }
 
 /* What the hosted service makes of the client's values. */

@@ -163,13 +163,13 @@ static void answer_metrics(void *app, di_exchange *exchange) {
 typedef struct reader {
     di_json_writer *writer;
     bool sees_all;
-    uint64_t tenant;
+    const char *owner; /* name of the key; NULL without keys, who sees all */
 } reader;
 
 static void write_request(void *arg, const di_live_request *live) {
     const reader *who = arg;
     di_json_writer *writer = who->writer;
-    if (!who->sees_all && live->tenant != who->tenant) return;
+    if (!who->sees_all && (!live->owner || strcmp(live->owner, who->owner) != 0)) return;
     di_json_object_begin(writer);
     di_json_key(writer, "id");
     di_json_string(writer, live->id);
@@ -208,8 +208,8 @@ static void answer_requests(void *app, di_exchange *exchange) {
     write_progress(&writer, &progress);
     di_json_key(&writer, "data");
     di_json_array_begin(&writer);
-    const char *tenant = di_exchange_tenant(exchange);
-    reader who = {&writer, !tenant || strcmp(tenant, DI_KEYS_OPERATOR) == 0, di_namespace(tenant)};
+    const char *key = di_exchange_tenant(exchange);
+    reader who = {&writer, !key || strcmp(key, DI_KEYS_OPERATOR) == 0, key};
     di_status status = di_engine_each_request(operations->engine, write_request, &who, &error);
     di_json_array_end(&writer);
     di_json_object_end(&writer);

@@ -174,26 +174,29 @@ class Streams(Case):
     def test_a_key_is_a_tenant_with_a_cache_of_its_own(self):
         with tempfile.TemporaryDirectory() as folder:
             with open(f"{folder}/keys", "w") as file:
-                file.write("alice sk-alice-1234\nbob sk-bob-56789\n")
+                file.write("alice sk-alice-1234\nbob sk-bob-56789\nalice/bob sk-alicebob-1\n")
             server = self.serve("--api-key-file", f"{folder}/keys")
             body = json.loads(request(2, stream=False, text="the same long question " * 60))
 
-            def cached(key):
-                status, answer = server.json("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {key}"})
+            def cached(key, **more):
+                status, answer = server.json("POST", "/v1/chat/completions", dict(body, **more), {"Authorization": f"Bearer {key}"})
                 self.assertEqual(status, 200)
                 return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
             self.assertEqual(cached("sk-alice-1234"), 0)
             self.assertGreater(cached("sk-alice-1234"), 0)
             self.assertEqual(cached("sk-bob-56789"), 0)
+            self.assertEqual(cached("sk-alicebob-1"), 0)
+            self.assertEqual(cached("sk-alice-1234", user="bob"), 0)
+            self.assertGreater(cached("sk-alice-1234", user="bob"), 0)
 
     def test_a_key_sees_only_its_own_requests(self):
         with tempfile.TemporaryDirectory() as folder:
             with open(f"{folder}/keys", "w") as file:
                 file.write("alice sk-alice-1234\nalice sk-alice-other\nbob sk-bob-56789\noperator sk-operator-1\n")
             server = self.serve("--api-key-file", f"{folder}/keys", "--open-probes")
-            streams = [Stream(server, post(request(LONG), more=f"Authorization: Bearer sk-{who}\r\nx-request-id: of-{who}\r\n"))
-                       for who in ("alice-1234", "bob-56789")]
+            bodies = (("alice-1234", request(LONG, user="bob")), ("bob-56789", request(LONG)))  # a user of a key is the key's
+            streams = [Stream(server, post(body, more=f"Authorization: Bearer sk-{who}\r\nx-request-id: of-{who}\r\n")) for who, body in bodies]
             for stream in streams:
                 stream.until(b'"content":"')
 

@@ -326,6 +326,22 @@ static void a_flood_of_one_tenant_leaves_the_other_its_share(void **state) {
     stop(engine, flood, FLOOD);
 }
 
+/* No names of one owner lead to what another owns, however they are cut; the common namespace is nobody's. */
+static void names_stay_apart(void **state) {
+    (void)state;
+    const struct {
+        const char *owner, *tenant;
+    } names[] = {{NULL, NULL},        {"alice", NULL}, {"alice", "bob"}, {"alice/bob", NULL}, {NULL, "alice"},
+                 {NULL, "alice/bob"}, {"alic", "e"},   {NULL, "/bob"},   {"a", "lice"},       {"bob", "alice"}};
+    enum { NAMES = sizeof names / sizeof *names };
+    for (int i = 0; i < NAMES; i++)
+        for (int j = 0; j < NAMES; j++)
+            assert_int_equal(
+                di_namespace(names[i].owner, names[i].tenant) == di_namespace(names[j].owner, names[j].tenant), i == j);
+    assert_int_equal(di_namespace(NULL, NULL), 0);
+    assert_int_equal(di_namespace("alice", "bob"), UINT64_C(0xad3ab309782acd85));
+}
+
 /* More tenants than there are places for, at once and one after the other: none is lost, none stays counted. */
 static void many_tenants(void **state) {
     (void)state;
@@ -449,6 +465,7 @@ int main(int count, char **values) {
         cmocka_unit_test(nobody_is_moved_out_in_vain),
         cmocka_unit_test(a_flood_of_one_tenant_leaves_the_other_its_share),
         cmocka_unit_test(many_tenants),
+        cmocka_unit_test(names_stay_apart),
         cmocka_unit_test(a_low_priority_is_served_in_the_end),
         cmocka_unit_test(ageing_pushes_nobody_out),
     };
