@@ -152,8 +152,9 @@ static moment look(const di_engine *engine) {
 typedef struct rates {
     double tokens_per_s, tokens_per_cpu_s; /* cpu: of all threads but the reader */
     double step_ms, rows;
-    double idle;                          /* share of threads * wall in which a compute thread has nothing */
-    double between;                       /* share of wall in which no step is computed */
+    double idle;                   /* share of threads * wall in which a compute thread has nothing */
+    double between;                /* share of wall in which no step is computed */
+    double waiting, without_tiles; /* of idle, within a step: for the last tiles; workers while nobody has tiles */
     double engine_us, plan_us, commit_us; /* a step: processor time of the engine thread; wall time of its parts */
     double worst_gap_ms, cpu_share;
 } rates;
@@ -162,13 +163,16 @@ static rates rates_between(const bench *b, moment from, moment to) {
     double wall = (double)(to.wall - from.wall) / 1e9, steps = to.steps - from.steps;
     double compute = to.compute_s - from.compute_s, threads = di_pool_threads(b->engine->pool);
     double process = (double)(to.process - from.process - (to.reader - from.reader)) / 1e9;
-    double busy = compute + (double)(to.workers_busy - from.workers_busy - (to.caller_waits - from.caller_waits)) / 1e9;
+    double workers = (double)(to.workers_busy - from.workers_busy) / 1e9;
+    double waits = (double)(to.caller_waits - from.caller_waits) / 1e9, busy = compute + workers - waits;
     return (rates){.tokens_per_s = (to.tokens - from.tokens) / wall,
                    .tokens_per_cpu_s = (to.tokens - from.tokens) / process,
                    .step_ms = wall / steps * 1000,
                    .rows = (to.rows - from.rows) / steps,
                    .idle = 1 - busy / (threads * wall),
                    .between = 1 - compute / wall,
+                   .waiting = waits / (threads * wall),
+                   .without_tiles = ((threads - 1) * compute - workers) / (threads * wall),
                    .engine_us = (double)(to.engine - from.engine) / steps / 1000,
                    .plan_us = (to.plan_s - from.plan_s) / steps * 1e6,
                    .commit_us = (to.commit_s - from.commit_s) / steps * 1e6,
@@ -222,6 +226,8 @@ static void print_rates(const bench *b, int streams, const rates *r, double one)
     report_number(&line, "rows_per_step", r->rows);
     report_number(&line, "compute_idle_share", r->idle);
     report_number(&line, "between_steps_share", r->between);
+    report_number(&line, "idle_waiting_for_tiles_share", r->waiting);
+    report_number(&line, "idle_without_tiles_share", r->without_tiles);
     report_number(&line, "engine_thread_us_per_step", r->engine_us);
     report_number(&line, "plan_us", r->plan_us);
     report_number(&line, "commit_us", r->commit_us);
