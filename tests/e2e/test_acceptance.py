@@ -144,10 +144,10 @@ class Acceptance(Case):
         self.assertEqual(server.stop(), 0)
 
     def test_starve(self):
-        """Four streams go on while a prompt of 200,000 tokens (small: 8,000) is computed. What the clock says is test_engine_gaps' to judge,
+        """Four streams go on while a prompt of 65,536 tokens (small: 8,000) is computed. What the clock says is test_engine_gaps' to judge,
         which knows what else the machine does; here it is printed."""
         server = self.serve("--cache-ram", "0", model=NANO)
-        prompt = 200000 if FULL else 8000
+        prompt = 65536 if FULL else 8000
         counts, gaps, ended = [0] * 4, [0] * 4, threading.Event()
 
         def read(index, s):
