@@ -102,7 +102,7 @@ typedef struct di_sequence {
     bool live;                             /* the reader has not been told its end */
     bool done;                             /* takes no more rows */
     bool in_step;                          /* has rows in the step that is being computed */
-    bool doomed;                           /* ended meanwhile: give the state back at the commit */
+    bool doomed;                           /* ended meanwhile: to be released at the commit */
     uint32_t step_index, logits_row, rows; /* of the step that runs */
     bool sure;                             /* its rows are in the state when they are computed (di_step_entry) */
     uint32_t first_item, prompt_items, choice_item;
@@ -329,7 +329,7 @@ di_status di_check_parameters(const di_engine *engine, const di_request_params *
 void *di_engine_main(void *engine);
 /* Ends the request as a whole: frees what it holds, tells the reader. */
 void di_finish_request(di_engine *engine, di_request *request, di_finish_reason reason, const di_error *error);
-/* Gives back the state and sampler of a sequence; its state waits for the commit if a step is using it. */
+/* Gives back the state and sampler of a sequence; if a step is using them, only when it is over. */
 void di_release_sequence(di_engine *engine, di_sequence *sequence);
 
 /* ---- lists (admit.c) */

@@ -428,9 +428,9 @@ void di_close(di_engine *engine) {
         di_hub_stop(engine->hub);
         pthread_join(engine->thread, NULL);
     }
-    di_disk_close(engine->disk); /* wakes the hub until it is closed */
-    di_hub_release(engine->hub);
+    di_disk_close(engine->disk); /* these two wake the hub until they are closed */
     di_compute_free(engine->compute);
+    di_hub_release(engine->hub);
     di_step_free(engine->step);
     di_speculation_free(engine->speculation);
     di_prefix_cache_free(engine->cache);

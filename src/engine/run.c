@@ -10,8 +10,15 @@ enum { PAUSE_MS = 50, STALL_POLL_MS = 1000 };
 
 /* ---------------------------------------------------------------- end of sequences and requests */
 
+/* The compute thread reads its state, its sampler or its mask: the step that ends a prompt chooses for all samples, but
+ * holds rows of the first one only. */
+static bool is_read(const di_sequence *s) {
+    const di_request *request = s->request; /* NULL: memory ran out before it was made */
+    return s->in_step || (request && !request->prompt_done && request->sequences[0].in_step);
+}
+
 void di_release_sequence(di_engine *engine, di_sequence *s) {
-    if (s->in_step) { /* the compute thread reads its state */
+    if (is_read(s)) {
         s->doomed = true;
         return;
     }

@@ -497,6 +497,14 @@ static void fetch_ahead(const di_engine *engine, uint32_t i) {
     if (s->ids) di_fetch(&s->ids[s->ids_count], sizeof *s->ids);
 }
 
+/* What was held back until the step was over: the sequence, and samples that it chose for. */
+static void release_held(di_engine *engine, di_sequence *s) {
+    di_release_sequence(engine, s);
+    for (int32_t i = 0; i < s->request->sampling.n; i++)
+        if (s->request->sequences[i].doomed) di_release_sequence(engine, &s->request->sequences[i]);
+    engine->ended = true;
+}
+
 void di_commit_step(di_engine *engine) {
     engine->chosen_count = 0;
     engine->committed_rows = 0;
@@ -509,8 +517,7 @@ void di_commit_step(di_engine *engine) {
         /* The state holds these rows, whatever became of the request meanwhile. */
         if (s->sure && engine->job.computed) commit_rows(engine, s, s->rows);
         if (s->doomed || request->state == DI_REQUEST_FINISHED || s->done) {
-            di_release_sequence(engine, s);
-            engine->ended = true;
+            release_held(engine, s);
             continue;
         }
         di_error error;

@@ -233,6 +233,73 @@ static void what_comes_during_a_step_is_heard_in_it(void **state) {
     di_gate_close(engine);
 }
 
+/* The step that ends a prompt chooses for every sample, of bias, counts and masks that belong to each. */
+static void samples_of_a_cancelled_prompt_stay_while_a_step_reads_them(void **state) {
+    (void)state;
+    static const di_logit_bias bias = {.token_id = 50, .bias = 3};
+    di_engine *engine = di_open_with(NANO, NULL, 0);
+    di_gate_on(engine, true);
+    di_job job = di_greedy_job(di_walk(1, 4), 4, 8);
+    job.sampling.n = 3;
+    job.sampling.min_tokens = 2;
+    job.sampling.repetition_penalty = 1.5f;
+    job.sampling.logit_bias = &bias;
+    job.sampling.logit_bias_count = 1;
+    job.sampling.ignore_eos = false;
+    for (int grammar = 0; grammar < 2; grammar++) {
+        if (grammar) {
+            job.sampling.min_tokens = 0;
+            job.sampling.so_args.schema_type = "json_object";
+        }
+        di_request *request = di_submit_job(engine, &job, NULL, NULL);
+        di_gate_step step;
+        di_event event;
+        assert_true(di_gate_wait(60000, &step));
+        assert_int_equal(step.rows, 4);
+        di_request_cancel(request);
+        do assert_true(di_request_next(request, 60000, &event));
+        while (event.kind != DI_EVENT_DONE);
+        for (int i = 0; i < 3; i++) assert_non_null(request->sequences[i].sampler);
+        for (int i = 0; i < 3; i++) assert_int_equal(request->sequences[i].constraint.mask != NULL, grammar);
+        di_gate_pass();
+        di_assert_idle(engine);
+        for (int i = 0; i < 3; i++) assert_null(request->sequences[i].sampler);
+        di_request_free(request);
+    }
+    di_gate_close(engine);
+}
+
+/* ---------------------------------------------------------------- closing */
+
+typedef struct late_wake {
+    di_hub *hub;
+    atomic_bool called;
+    unsigned references; /* when it was over */
+} late_wake;
+
+static void wake_late(void *arg) {
+    late_wake *wake = arg;
+    atomic_store(&wake->called, true);
+    usleep(300000);
+    wake->references = atomic_load(&wake->hub->references);
+    di_hub_wake(wake->hub);
+}
+
+/* The step is known to be done before the compute thread has said so: it may still be at it when the engine closes. */
+static void the_hub_outlives_who_wakes_it(void **state) {
+    (void)state;
+    di_engine *engine = di_open_with(NANO, NULL, 0);
+    late_wake wake = {.hub = engine->hub};
+    atomic_fetch_add(&engine->hub->references, 1);
+    di_compute_on_done(engine->compute, wake_late, &wake);
+    di_request *request = submit(engine, "a", 1, 8);
+    while (!atomic_load(&wake.called)) usleep(1000);
+    di_request_free(request);
+    di_close(engine);
+    assert_int_equal(wake.references, 2); /* the engine's, and the one of this test */
+    di_hub_release(wake.hub);
+}
+
 int main(int count, char **values) {
     di_test_arguments(count, values);
     const struct CMUnitTest tests[] = {
@@ -241,6 +308,8 @@ int main(int count, char **values) {
         cmocka_unit_test(readers_that_are_behind_are_no_fault),
         cmocka_unit_test(a_cancel_wakes_a_sleeping_engine),
         cmocka_unit_test(what_comes_during_a_step_is_heard_in_it),
+        cmocka_unit_test(samples_of_a_cancelled_prompt_stay_while_a_step_reads_them),
+        cmocka_unit_test(the_hub_outlives_who_wakes_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
