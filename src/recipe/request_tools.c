@@ -312,6 +312,10 @@ static di_status read_allowed(di_reader *r, const di_json *choice) {
     if (!list || list->type != DI_JSON_ARRAY || !list->count)
         return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, di_path("%.80s.tools", path.text).text,
                        "%s.tools must be a list of tools, not empty", path.text);
+    if (c->tool_count && list->count > c->tool_count)
+        return di_fail(r->error, DI_ERR_INVALID_ARGUMENT, di_path("%.80s.tools", path.text).text,
+                       "%s.tools has %u entries, more than there are tools (%zu)", path.text, (unsigned)list->count,
+                       c->tool_count);
     bool *wanted = di_arena_zalloc(r->arena, c->tool_count + 1);
     di_tool *tools = di_arena_array(r->arena, c->tool_count + 1, sizeof *tools);
     if (!wanted || !tools) return di_reader_memory(r);

@@ -188,6 +188,12 @@ static void test_refused(void **state) {
          "tool_choice.tools[0]", "no function named 'f'"},
         {R, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text.format", "'json'"},
         {R, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}", "text.format.schema", "absent"},
+        {R,
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":\"allowed_"
+         "tools\","
+         "\"mode\":\"auto\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"function\",\"name\":\"f\"}]}"
+         "}",
+         "tool_choice.tools", "more than there are tools"},
         {R, "{\"input\":\"x\",\"reasoning\":5}", "reasoning", "a number"},
         {R, "{\"input\":\"x\",\"reasoning\":{\"effort\":5.5}}", "reasoning.effort", "5.5"},
     };
