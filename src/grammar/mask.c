@@ -376,18 +376,24 @@ static void note_exit(di_matcher *m, void *arg, const di_trie *trie, uint32_t no
     }
 }
 
+/* Every text of it begins with a quote. */
+static bool begins_quoted(const di_matcher *m, di_expr expr) {
+    const di_expr_node *n = &m->x.n.nodes[expr];
+    if (n->kind == DI_KIND_CAT) n = &m->x.n.nodes[n->a];
+    if (n->kind != DI_KIND_SET) return false;
+    const uint64_t *set = m->x.sets[n->a].bits;
+    return set[0] == (uint64_t)1 << '"' && !set[1] && !set[2] && !set[3];
+}
+
 /* True for the inside of a JSON string: characters, so many that *room more are allowed, then the quote. */
 static bool string_body(const di_matcher *m, di_expr expr, uint32_t *room) {
     const di_expr_node *n = &m->x.n.nodes[expr];
     if (n->kind != DI_KIND_CAT || m->x.n.nodes[n->a].kind != DI_KIND_REPEAT) return false;
-    const di_expr_node *repeat = &m->x.n.nodes[n->a], *next = &m->x.n.nodes[n->b];
+    const di_expr_node *repeat = &m->x.n.nodes[n->a];
     if (repeat->a != m->x.any_point[DI_ENCODING_JSON] && repeat->a != m->x.any_point[DI_ENCODING_JSON_GENERAL])
         return false;
-    if (next->kind == DI_KIND_CAT) next = &m->x.n.nodes[next->a];
-    if (next->kind != DI_KIND_SET) return false;
-    const uint64_t *set = m->x.sets[next->a].bits;
     *room = repeat->high;
-    return set[0] == (uint64_t)1 << '"' && !set[1] && !set[2] && !set[3];
+    return begins_quoted(m, n->b);
 }
 
 /* True if any characters at all leave the language completable: it is, begins with, or has as an alternative, any
@@ -603,6 +609,7 @@ static bool make_counted(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_
     uint32_t need, many = UINT32_MAX;
     if (n.kind != DI_KIND_CAT || !di_expr_counted(&m->x, n.a, &c)) return false;
     if (c.low || c.left != DI_EXPR_EPSILON) return false;
+    if (!begins_quoted(m, n.b)) return false; /* a string-safe token could leave the lexeme */
     if (di_expr_bounds(&m->x, c.language, &bounds)) many = longer_tokens(v, c.high, need = bounds.greatest);
     if (many > MAX_SINGLE && farthest(m, &c, &need)) many = longer_tokens(v, c.high, need);
     if (many > MAX_SINGLE) return false;
@@ -610,7 +617,7 @@ static bool make_counted(di_matcher *m, di_expr expr, uint32_t lexer_id, lexeme_
     uint32_t id = m->x.failed == DI_OK ? lexeme_mask_of(m, alone) : NOT_MADE;
     if (id == NOT_MADE) return true;
     add_mask(m, &out->tokens, id);
-    if (c.high >= need + v->longest) { /* no token comes near the bound: exits are the same too */
+    if (c.high >= (uint64_t)need + v->longest) { /* no token comes near the bound: exits are the same too */
         append_exits(m, out, id, 0);
         return true;
     }
