@@ -7,12 +7,16 @@
  *            first turn's times count from the moment it was due. --rate 0: 70 % of what closed has shown.
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -130,7 +134,15 @@ static di_status start_server(const di_cli *cli, di_arena *arena, pid_t *server,
     di_text_free(&text);
     arguments[count] = NULL;
     if (failed) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for a command line");
-    int reason = posix_spawn(server, "/proc/self/exe", NULL, NULL, arguments, environ);
+    sigset_t none; /* signals are blocked here, not there */
+    posix_spawnattr_t attributes;
+    sigemptyset(&none);
+    int reason = posix_spawnattr_init(&attributes);
+    if (reason) return di_fail_errno(error, DI_ERR_MEMORY, NULL, reason, "cannot start a server");
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    reason = posix_spawn(server, "/proc/self/exe", NULL, &attributes, arguments, environ);
+    posix_spawnattr_destroy(&attributes);
     if (!reason) return DI_OK;
     *server = 0;
     return di_fail_errno(error, DI_ERR_IO, NULL, reason, "cannot start a server");
@@ -216,26 +228,76 @@ static bool run_parts(const di_cli *cli, di_bench_settings *s, const di_bench_lo
     return good;
 }
 
-static di_status bench(di_cli *cli, di_arena *arena, bool *good, di_error *error) {
-    di_bench_settings s = read_settings(cli->config);
-    di_client_target target = {0};
-    di_bench_load form = {.s = &s, .target = &target};
-    char url[64], *key = NULL;
-    pid_t server = 0;
-    di_status status = read_key(cli->config, &key, error);
-    target.key = key;
-    if (status == DI_OK && !s.url[0]) {
-        status = start_server(cli, arena, &server, url, error);
-        s.url = url;
+/* What the thread that measures works with; it may outlive the command when that is interrupted. */
+typedef struct bench_job {
+    const di_cli *cli;
+    di_arena *arena;
+    di_bench_settings s;
+    di_client_target target;
+    di_bench_load form;
+    char url[64], *key;
+    pid_t server; /* ours, 0 = none */
+    int ended;    /* eventfd: the thread is through */
+    bool good;
+    di_status status;
+    di_error error;
+} bench_job;
+
+static void *measure(void *arg) {
+    bench_job *j = arg;
+    const char *authorities = di_config_text(j->cli->config, DI_OPT_CA_FILE);
+    j->status = di_client_open_target(j->s.url, authorities, &j->target, &j->error);
+    if (j->status == DI_OK) j->status = find_model(j->cli, &j->form, j->server, j->arena, &j->error);
+    if (j->status == DI_OK) j->good = run_parts(j->cli, &j->s, &j->form);
+    eventfd_write(j->ended, 1);
+    return NULL;
+}
+
+/* Measures, and ends the server that was started, also when a signal ends the measurement: DI_ERR_CANCELLED. */
+static di_status measure_until_signal(bench_job *j, int signals, di_error *error) {
+    pthread_t thread;
+    int failed = pthread_create(&thread, NULL, measure, j);
+    if (failed) return di_fail_errno(error, DI_ERR_INTERNAL, NULL, failed, "cannot start a thread to measure");
+    struct pollfd wait[2] = {{.fd = j->ended, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+    while (!wait[0].revents && !wait[1].revents)
+        if (poll(wait, 2, -1) < 0) wait[0].revents = wait[1].revents = 0;
+    if (!wait[0].revents) return di_fail(error, DI_ERR_CANCELLED, NULL, "interrupted");
+    pthread_join(thread, NULL);
+    if (j->status != DI_OK) *error = j->error;
+    return j->status;
+}
+
+static di_status bench(bench_job *j, di_error *error) {
+    const di_cli *cli = j->cli;
+    sigset_t ends;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGTERM);
+    int signals = pthread_sigmask(SIG_BLOCK, &ends, NULL) ? -1 : signalfd(-1, &ends, SFD_CLOEXEC);
+    j->ended = eventfd(0, EFD_CLOEXEC);
+    j->s = read_settings(cli->config);
+    j->s.quiet = cli->quiet;
+    j->form = (di_bench_load){.s = &j->s, .target = &j->target};
+    di_status status = signals < 0 || j->ended < 0
+                           ? di_fail_errno(error, DI_ERR_INTERNAL, NULL, errno, "cannot receive signals")
+                           : read_key(cli->config, &j->key, error);
+    j->target.key = j->key;
+    if (status == DI_OK && !j->s.url[0]) {
+        status = start_server(cli, j->arena, &j->server, j->url, error);
+        j->s.url = j->url;
     }
-    if (status == DI_OK)
-        status = di_client_open_target(s.url, di_config_text(cli->config, DI_OPT_CA_FILE), &target, error);
-    if (status == DI_OK) status = find_model(cli, &form, server, arena, error);
-    if (status == DI_OK) *good = run_parts(cli, &s, &form);
-    if (server > 0 && !stop_server(server) && status == DI_OK)
+    if (status == DI_OK) status = measure_until_signal(j, signals, error);
+    if (status == DI_ERR_CANCELLED && j->server > 0) { /* twice: answers in progress are cut off */
+        kill(j->server, SIGTERM);
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    }
+    if (j->server > 0 && !stop_server(j->server) && status == DI_OK)
         status = di_fail(error, DI_ERR_INTERNAL, NULL, "the server did not end with 0");
-    di_client_close_target(&target);
-    free(key);
+    if (status == DI_ERR_CANCELLED) return status;
+    if (signals >= 0) close(signals);
+    if (j->ended >= 0) close(j->ended);
+    di_client_close_target(&j->target);
+    free(j->key);
     return status;
 }
 
@@ -250,7 +312,6 @@ static di_status refuse_input(const di_cli *cli, bool spec, di_error *error) {
 
 static int run(di_cli *cli) {
     di_error error = {0};
-    bool good = false;
     if (!cli->word) {
         di_fail(&error, DI_ERR_USAGE, "command", "bench what? serve or spec; see deepinfer bench --help");
         return di_cli_report(&error);
@@ -258,10 +319,18 @@ static int run(di_cli *cli) {
     bool spec = strcmp(cli->word, "spec") == 0;
     if (refuse_input(cli, spec, &error) != DI_OK) return di_cli_report(&error);
     if (spec) return di_bench_spec(cli);
-    di_arena *arena = di_arena_new(0);
     signal(SIGPIPE, SIG_IGN);
-    di_status status = arena ? bench(cli, arena, &good, &error) : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
-    di_arena_free(arena);
+    bench_job *j = calloc(1, sizeof *j);
+    if (j) *j = (bench_job){.cli = cli, .arena = di_arena_new(0), .ended = -1};
+    di_status status =
+        j && j->arena ? bench(j, &error) : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the measurement");
+    if (status == DI_ERR_CANCELLED) { /* customers may still wait for an answer */
+        cli->abandoned = true;
+        return DI_EXIT_INTERRUPTED;
+    }
+    bool good = j && j->good;
+    if (j) di_arena_free(j->arena);
+    free(j);
     if (status != DI_OK) return di_cli_report(&error);
     return good ? DI_EXIT_OK : DI_EXIT_FAILED;
 }

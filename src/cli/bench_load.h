@@ -18,7 +18,7 @@ typedef struct di_bench_settings {
     int clients, turns, max_tokens, verify; /* verify: requests at most; -1 = all */
     double rate, seconds, temperature, drop, first_ms, gap_ms;
     uint64_t seed;
-    bool plain, closed, open;
+    bool plain, closed, open, quiet;
 } di_bench_settings;
 
 typedef enum di_bench_fate { DI_BENCH_GOOD, DI_BENCH_REFUSED, DI_BENCH_FAILED, DI_BENCH_DROPPED } di_bench_fate;

@@ -234,7 +234,7 @@ bool di_bench_report_load(const di_bench_load *l, const char *name, double rate,
     write_errors(&line.json, l);
     write_number(&line.json, "load", load_average());
     end_line(&line);
-    print_row(name, &t, seconds, v);
+    if (!l->s->quiet) print_row(name, &t, seconds, v);
     bool good = !t.outcomes[DI_BENCH_FAILED] && !v->differing && !v->failed &&
                 t.outcomes[DI_BENCH_GOOD] + t.outcomes[DI_BENCH_DROPPED] > 0;
     free(t.first.values);

@@ -3,6 +3,7 @@
 """`deepinfer bench serve` against a server whose answers can be wrong in every way, and against `deepinfer serve`; a short soak."""
 import json
 import pathlib
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -17,6 +18,13 @@ FIGURES = ("tokens_per_s", "requests_per_s", "first_token_ms", "gap_ms", "total_
 def bench(*arguments, timeout=300):
     done = subprocess.run([common.BINARY, "bench", "serve", *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env=common.environment())
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def parent(stat):
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended
+        return 0
 
 
 class Scripted(unittest.TestCase):
@@ -146,6 +154,18 @@ class Real(unittest.TestCase):
         self.assertEqual(lines[0]["model"], "mine")
         self.assertEqual(lines[0]["settings"]["max-seqs"], "1")
         self.assertIn("option max-seqs = 1 (command line)", stderr)
+
+    def test_a_signal_ends_its_server_too(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            arguments = [common.BINARY, "bench", "serve", common.TINY, "--clients", "4", "--seconds", "600", "--max-tokens", "200", "--part", "closed"]
+            with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=common.environment()) as process:
+                process.stdout.readline()  # the environment: its server answers
+                server = [int(p.parent.name) for p in pathlib.Path("/proc").glob("[0-9]*/stat") if parent(p) == process.pid]
+                self.assertEqual(len(server), 1)
+                process.send_signal(number)
+                process.communicate(timeout=120)
+                self.assertEqual(process.returncode, 130)
+                self.assertFalse(pathlib.Path(f"/proc/{server[0]}").exists())
 
     def test_short_soak(self):
         build = pathlib.Path(common.BINARY).parent
