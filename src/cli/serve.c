@@ -105,6 +105,7 @@ static void loaded(void *arg) {
         di_server_stop(l->server);
         return;
     }
+    if (di_server_draining(l->server)) return; /* told to stop meanwhile: it serves nothing any more */
     di_server_set_loading(l->server, false);
     say_where(l->cli, l->server, l->engine);
 }
@@ -145,7 +146,7 @@ static int run(di_cli *cli) {
     log_options(cli);
     signal(SIGHUP, SIG_IGN); /* until the server takes it */
     di_status status = serve(l, &error);
-    if (status == DI_OK && l->status != DI_OK) {
+    if (status == DI_OK && l->ended && l->status != DI_OK) { /* until it has ended they are the thread's */
         status = l->status;
         error = l->error;
     }
