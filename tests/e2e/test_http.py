@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """deepinfer serve as a program: starting, signals, keys, TLS, logs, health, metrics."""
+import errno
 import json
 import os
 import re
@@ -73,9 +74,19 @@ class Loading(Case):
         os.mkfifo(f"{folder.name}/tokenizer.json")
         return folder.name
 
-    def write_tokenizer(self, folder, data):
-        with open(f"{folder}/tokenizer.json", "wb") as pipe:
-            pipe.write(data)
+    def write_tokenizer(self, server, folder, data):
+        """Fails, and does not wait for ever, when the server ends before it reads."""
+        while True:
+            self.assertIsNone(server.process.poll())
+            try:
+                pipe = os.open(f"{folder}/tokenizer.json", os.O_WRONLY | os.O_NONBLOCK)
+                break
+            except OSError as problem:
+                self.assertEqual(problem.errno, errno.ENXIO)
+                time.sleep(0.01)
+        os.set_blocking(pipe, True)
+        with os.fdopen(pipe, "wb") as file:
+            file.write(data)
 
     def tokenizer(self):
         with open(f"{NANO}/tokenizer.json", "rb") as file:
@@ -106,7 +117,7 @@ class Loading(Case):
             server.signal(signal.SIGHUP)  # keys are read again, also now
             self.assertEqual(server.ask("GET", "/health/live", headers=bearer(KEY))[0], 200)
             self.assertNotIn("serving", server.log())
-            self.write_tokenizer(folder, self.tokenizer())
+            self.write_tokenizer(server, folder, self.tokenizer())
             server.wait_for_log("serving")
             self.assertEqual(server.ask("GET", "/health/ready", headers=bearer(KEY))[0], 200)
             self.assertEqual(server.ask("GET", "/v1/models", headers=bearer(KEY))[0], 200)
@@ -118,7 +129,7 @@ class Loading(Case):
         with Server(model=folder, ready=False) as server:
             self.assertEqual(server.ask("GET", "/health/live")[0], 200)
             with server.connect():  # somebody is connected
-                self.write_tokenizer(folder, b"{nonsense")
+                self.write_tokenizer(server, folder, b"{nonsense")
                 self.assertEqual(server.process.wait(20), 1)
             self.assertIn("tokenizer.json", server.log())
 

@@ -1,3 +1,4 @@
+# labels: long
 """Constrained generation by the engine: whatever random weights say, every text that ends is valid.
 
 Many requests at once in one process, on both test models at temperature 1; jsonschema and re are the judges.
