@@ -310,17 +310,18 @@ static void item_event(di_reply *reply, const char *type, const item *at, const 
     event_end(reply, &writer, type);
 }
 
-/* Members that tell where in the output an event belongs, and log-probabilities: of a delta, or of the whole text. */
-static void write_place(const di_reply *reply, di_json_writer *writer, const item *at, bool whole) {
+/* Members that tell where in the output an event belongs, and the log-probabilities that no event had. */
+static void write_place(const di_reply *reply, di_json_writer *writer, const item *at) {
     char id[ITEM_ID_BYTES];
     di_put_string(writer, "item_id", item_id(reply, at, id, sizeof id));
     if (at->kind == DI_ITEM_TEXT) {
         di_json_key(writer, "logprobs");
-        write_logprobs(writer, &reply->choices[0], !whole);
+        write_logprobs(writer, &reply->choices[0], true);
     }
     di_put_unsigned(writer, "output_index", at->index);
 }
 
+/* Without log-probabilities, which deltas had and the item has again: they can be most of an answer. */
 static void part_event(di_reply *reply, const char *type, const item *at, const di_text *text) {
     char id[ITEM_ID_BYTES];
     di_json_writer writer;
@@ -329,7 +330,7 @@ static void part_event(di_reply *reply, const char *type, const item *at, const 
     di_put_string(&writer, "item_id", item_id(reply, at, id, sizeof id));
     di_put_unsigned(&writer, "output_index", at->index);
     di_json_key(&writer, "part");
-    write_text_part(&writer, at, &reply->choices[0], text);
+    write_text_part(&writer, at, NULL, text);
     event_end(reply, &writer, type);
 }
 
@@ -354,7 +355,7 @@ static void delta_event(di_reply *reply, const item *at, const char *text, size_
         write_custom_input(&writer, at->call);
     else
         di_json_string_n(&writer, text, length);
-    write_place(reply, &writer, at, false);
+    write_place(reply, &writer, at);
     event_end(reply, &writer, type);
 }
 
@@ -375,10 +376,10 @@ static void done_event(di_reply *reply, const item *at) {
             di_json_string_n(&writer, at->call->arguments.data ? at->call->arguments.data : "",
                              at->call->arguments.length);
         if (!is_custom(at)) di_put_string(&writer, "name", at->call->name);
-        write_place(reply, &writer, at, true);
+        write_place(reply, &writer, at);
     } else {
         di_put_unsigned(&writer, "content_index", 0);
-        write_place(reply, &writer, at, true);
+        write_place(reply, &writer, at);
         di_put_text(&writer, "text", at->kind == DI_ITEM_TEXT ? &answer->content : &answer->reasoning);
     }
     event_end(reply, &writer, type);

@@ -246,14 +246,16 @@ def join_responses(events):
             logprobs.setdefault(place, []).extend(data.get("logprobs", []))
         elif name == "response.output_item.done":
             items[place] = data["item"]
+            for part in data["item"].get("content", []):
+                assert part.get("logprobs", []) == logprobs[place]
         elif name.endswith("text.done"):
             assert data["text"] == texts[place]
-            listed = logprobs.get(place, [])  # what brought no text any more is only in the whole
-            assert data.get("logprobs", [])[: len(listed)] == listed
+            logprobs.setdefault(place, []).extend(data.get("logprobs", []))  # of tokens that brought no text any more
         elif name == "response.function_call_arguments.done":
             assert data["arguments"] == texts[place]
         else:
             assert name in ("response.content_part.added", "response.content_part.done"), name
+            assert data["part"].get("logprobs", []) == []  # they are in the item
     response = events[-1][1]["response"]
     assert events[-1][0] == "response." + response["status"]
     assert response["output"] == items
