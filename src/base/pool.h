@@ -3,7 +3,9 @@
  * An op cuts its work into tiles whose borders depend on the op alone; threads claim tiles one by one, each of its own
  * part of them first (thread t of T has the t-th of T parts) and then of the others', so a slow or pre-empted thread
  * delays only the tile it holds. Workers spin shortly after a run and then block, so an idle process
- * costs nothing. The calling thread takes part; `threads` counts it. One run at a time, always from the same thread.
+ * costs nothing. The calling thread takes part; `threads` counts it. One run at a time; which thread calls may change
+ * from run to run (the one that computes steps, and between steps the one that drafts), if the first run happened
+ * before the second.
  *
  * Every worker asserts round-to-nearest and no flush-to-zero at its start (docs/numerics.md rule 10).
  */

@@ -294,6 +294,7 @@ static void swap_out(di_engine *engine, uint32_t index) {
     di_request *request = engine->running.items[index];
     for (int32_t i = 0; i < request->sampling.n; i++) {
         di_sequence *s = &request->sequences[i];
+        s->drafts.length = 0;
         if (!s->state) continue;
         di_error error = {0};
         bool fits = engine->swap_bytes < engine->swap_limit && di_state_length(s->state) > 0;

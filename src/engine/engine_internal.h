@@ -194,6 +194,7 @@ enum { DI_FETCH_FAR = 16, DI_FETCH_NEAR = 8 };
 /* Asks for memory that is used soon. Between two steps it has left the caches, and waiting for much of it at once takes
  * hardly longer than for a piece. */
 static inline void di_fetch(const void *memory, size_t bytes) {
+    if (!memory) return;
     const char *from = memory, *end = from + bytes;
     for (from -= (uintptr_t)from % 64; from < end; from += 64) __builtin_prefetch(from);
 }

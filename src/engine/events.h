@@ -2,7 +2,7 @@
  *
  * Records are packed into blocks that are reused, so a reader that keeps up costs no allocation. Text and lists handed
  * out are borrowed until the next di_events_take. The queue knows how many bytes wait; the engine does not plan steps
- * for a request whose reader is too far behind. Other functions: any thread.
+ * for a request whose reader is too far behind. Functions that do not say who calls them: any thread.
  */
 #ifndef DI_ENGINE_EVENTS_H
 #define DI_ENGINE_EVENTS_H
@@ -36,12 +36,12 @@ void di_events_mute(di_event_queue *queue);
 
 /* Appends a copy of *event (its error is not kept) with its text and list. False when memory ran out. */
 bool di_events_push(di_event_queue *queue, const di_event *event);
-/* Asks for the memory that the next push will write. */
+/* Asks for the memory that the next push will write. Engine thread: only that moves `tail`. */
 static inline void di_events_expect(const di_event_queue *queue) {
     enum { LINES = 5 };
     __builtin_prefetch(queue->tail, 1);
     const uint8_t *place = atomic_load_explicit(&queue->place, memory_order_relaxed);
-    for (int i = 0; i < LINES; i++) __builtin_prefetch(place + i * 64, 1);
+    for (int i = 0; place && i < LINES; i++) __builtin_prefetch(place + i * 64, 1);
 }
 /* Nothing is pushed after this. */
 void di_events_close(di_event_queue *queue);

@@ -245,8 +245,9 @@ static bool has_work(const di_engine *engine) {
     return engine->queue.count || engine->running.count || engine->swapped.count;
 }
 
-/* Between two steps: whoever called during the last one, or waits for what it held, is heard before the next one is
- * planned. False: there was no reason to look around. */
+/* Between two steps: whoever called since the last look around, or waits for what the step held, is heard before the
+ * next one is planned; the step's own end counts as a call when it was not waited for. False: there was no reason to
+ * look around. */
 static bool between_steps(di_engine *engine, bool *stopping) {
     bool called = di_hub_posted(engine->hub) || engine->ended || engine->more;
     di_hub_serve_calls(engine->hub);

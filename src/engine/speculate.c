@@ -81,28 +81,35 @@ static bool allocate(di_speculation *p, uint32_t max_seqs) {
            p->verify && p->errors && p->draft_costs && p->run.items && p->run.results && p->run.open;
 }
 
+_Static_assert((int)DI_CALIBRATION_MOST <= (int)DI_SPEC_MOST, "every temperature of a file has its place");
+
 /* Temperatures of the confidences, from --draft-calibration or beside the weights. They change how much is verified,
- * never a result, so a file that cannot be used is reported and left alone. */
-static void read_calibration(const di_engine *engine, const di_config *config, di_speculation *p) {
+ * never a result, so a file beside the weights that cannot be used is reported and left alone; one that was asked for
+ * is an error. */
+static di_status read_calibration(const di_engine *engine, const di_config *config, di_speculation *p,
+                                  di_error *error) {
     const char *given = di_config_text(config, DI_OPT_DRAFT_CALIBRATION);
     char beside[PATH_MAX], *text = NULL;
     size_t length = 0;
     struct stat info;
-    di_error error = {0};
     di_calibration c;
-    if (strcmp(given, "off") == 0) return;
+    if (strcmp(given, "off") == 0) return DI_OK;
     snprintf(beside, sizeof beside, "%s/draft_calibration.json", engine->path);
     const char *path = given[0] ? given : beside;
-    if (!given[0] && stat(path, &info) != 0) return; /* most models have none */
+    if (!given[0] && stat(path, &info) != 0) return DI_OK; /* most models have none */
+    di_error unused, *told = error ? error : &unused;
+    di_status status;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        di_fail(&error, DI_ERR_IO, "draft-calibration", "%s: it is not a plain file", path);
-    else if (di_read_file(path, MOST_CALIBRATION_BYTES, &text, &length, &error) == DI_OK)
-        di_calibration_read(path, text, length, di_model_digest(engine->model), &c, &error);
-    free(text);
-    if (error.status != DI_OK)
-        di_log_write(engine->log, DI_LOG_WARN, "spec", "drafts go without calibration: %s", error.message);
+        status = di_fail(told, DI_ERR_IO, "draft-calibration", "%s: it is not a plain file", path);
     else
-        memcpy(p->temperatures, c.temperatures, c.count * sizeof *p->temperatures);
+        status = di_read_file(path, MOST_CALIBRATION_BYTES, &text, &length, told);
+    if (status == DI_OK) status = di_calibration_read(path, text, length, di_model_digest(engine->model), &c, told);
+    free(text);
+    if (status == DI_OK) memcpy(p->temperatures, c.temperatures, c.count * sizeof *p->temperatures);
+    if (status == DI_OK || given[0]) return status;
+    di_log_write(engine->log, DI_LOG_WARN, "spec", "drafts go without calibration: %s", told->message);
+    *told = (di_error){0};
+    return DI_OK;
 }
 
 di_status di_speculation_open(di_engine *engine, const di_config *config, di_error *error) {
@@ -122,7 +129,8 @@ di_status di_speculation_open(di_engine *engine, const di_config *config, di_err
     if (p->length > DI_SPEC_MOST) p->length = DI_SPEC_MOST;
     p->longest = p->length;
     for (uint32_t j = 0; j < DI_SPEC_MOST; j++) p->temperatures[j] = 1;
-    if (block) read_calibration(engine, config, p);
+    di_status status = block ? read_calibration(engine, config, p, error) : DI_OK;
+    if (status != DI_OK) return status;
     if (!allocate(p, engine->max_seqs)) return di_fail(error, DI_ERR_MEMORY, "spec", "out of memory for drafts");
     return block ? di_draft_new(engine->model, engine->max_seqs, &p->head, error) : DI_OK;
 }
@@ -205,10 +213,11 @@ static uint32_t gather(di_engine *engine, uint32_t most) {
     p->count = 0;
     for (uint32_t i = 0; i < engine->running.count; i++) {
         di_request *request = engine->running.items[i];
+        /* Also of those that may not run now: the reader may catch up before the rows are planned. */
+        for (int32_t j = 0; request->sequences && j < request->sampling.n; j++) request->sequences[j].drafts.length = 0;
         if (!di_may_run(engine, request) || !request->prompt_done) continue;
         for (int32_t j = 0; j < request->sampling.n; j++) {
             di_sequence *s = &request->sequences[j];
-            s->drafts.length = 0;
             if (!di_is_decoding(s)) continue;
             bool rested = p->mode == DI_SPEC_FIXED || di_history_wants(&s->drafts.history);
             if (!rested) di_history_plain(&s->drafts.history);

@@ -211,6 +211,7 @@ static void plan_chunk(di_engine *engine, di_sequence *s, double *share) {
     bool chooses = s->choose && done + count == s->goal;
     if (chooses && !all_logits && di_step_logits_count(engine->step) == engine->max_logits) return;
     if (!widen_top(engine, top_wanted(request))) return;
+    s->drafts.length = 0;
     if (!add_rows(engine, s, count, all_logits ? 0 : chooses ? count - 1 : count)) return;
     if (all_logits && !request->score) add_prompt_items(engine, s, done, count);
     if (chooses) {

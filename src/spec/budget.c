@@ -13,12 +13,18 @@ di_budget_phase di_budget_now(const di_budget *b) {
 }
 
 di_budget_phase di_budget_step(di_budget *b, uint32_t streams) {
-    if (b->rest && streams && streams <= b->streams / 2) b->rest = b->pause = 0;
+    if (b->rest && streams && streams <= b->streams / 2) {
+        b->rest = 0;
+        b->streams = streams; /* with load that comes and goes the next rest is not cut short again */
+        b->cut = true;
+    }
     di_budget_phase phase = di_budget_now(b);
-    if (phase == DI_BUDGET_REST)
+    if (phase == DI_BUDGET_REST) {
         b->rest -= streams > 0;
-    else if (phase == DI_BUDGET_WARM)
-        b->warm--;
+        if (!b->rest) b->cut = false;
+    } else if (phase == DI_BUDGET_WARM) {
+        b->warm -= streams > 0;
+    }
     return phase;
 }
 
@@ -33,12 +39,15 @@ void di_budget_settle(di_budget *b, double gain, uint32_t streams) {
     if (b->lost < -MOST_WON) b->lost = -MOST_WON;
     if (gain > 0 && b->width < MOST_DOUBLINGS) b->width++;
     if (gain <= 0 && b->width) b->width--;
-    if (b->lost <= 0) b->pause = 0;
+    if (b->lost <= 0) {
+        b->pause = 0;
+        b->cut = false;
+    }
     if (b->lost < MOST_LOST) return;
     b->pause = !b->pause ? FIRST_REST : b->pause < LONGEST_REST ? 2 * b->pause : LONGEST_REST;
     b->rest = b->pause;
     b->warm = WARM_STEPS;
-    b->streams = streams;
+    if (!b->cut || streams < b->streams) b->streams = streams;
     b->lost = AFTER_REST;
     b->width = 0;
 }

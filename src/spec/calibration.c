@@ -110,6 +110,10 @@ di_status di_calibration_read(const char *name, const char *text, size_t length,
     if (!arena) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot read %s", name);
     snprintf(wanted, sizeof wanted, "%016" PRIx64, digest);
     di_status status = di_json_parse(arena, text, length, 8, &root, error);
+    if (status != DI_OK && error) { /* what is wrong there, and in which file */
+        di_error inner = *error;
+        di_fail(error, status, inner.param, "%s: %s", name, inner.message);
+    }
     const di_json *weights = status == DI_OK ? di_json_get(root, "weights") : NULL;
     if (status == DI_OK && (!di_json_int64(di_json_get(root, "draft_calibration"), &version) || version != 1))
         status = refuse(error, name, "draft_calibration", "must be 1");

@@ -14,6 +14,7 @@
 
 #include "engine/engine_internal.h"
 #include "support/folder.h"
+#include "support/gate.h"
 #include "support/requests.h"
 
 #define NANO DI_TEST_DATA "/nano"
@@ -228,6 +229,122 @@ static void records_tell_what_became_of_drafts(void **state) {
     }
 }
 
+/* ---------------------------------------------------------------- a reader between two looks */
+
+enum { FALLS_BEHIND = 30000, POSITIONS = 256 };
+
+/* On the engine's thread, between the look at who may run and the rows: reads what the slow request has. */
+typedef struct catching_up {
+    di_engine *engine;
+    _Atomic(di_request *) slow;
+    bool drafted[POSITIONS]; /* positions behind the prompt at which it was drafted for */
+    uint32_t times, records, prompt;
+    bool over, wrong; /* wrong: a record of drafts that nobody made, or a failure */
+} catching_up;
+
+static void take_slow(catching_up *c, const di_event *event) {
+    c->over |= event->kind == DI_EVENT_DONE;
+    c->wrong |= event->kind == DI_EVENT_DONE && event->status != DI_OK;
+    if (!event->drafts.count) return;
+    c->records++;
+    c->wrong |= !c->drafted[event->drafts.position - c->prompt];
+}
+
+static void on_drafts(void *arg, const char *request, int32_t sample, uint32_t at, int32_t *tokens, uint32_t count) {
+    catching_up *c = arg;
+    di_event event;
+    (void)sample;
+    (void)tokens;
+    (void)count;
+    if (strcmp(request, "slow") == 0) {
+        if (at < POSITIONS) c->drafted[at] = true;
+        return;
+    }
+    di_request *slow = c->slow;
+    if (!slow || di_events_waiting(&slow->events) < FALLS_BEHIND) return;
+    while (!c->over && di_request_next(slow, 0, &event)) take_slow(c, &event);
+    c->times++;
+}
+
+static di_request *submit_drafted(di_engine *engine, const char *id, uint32_t walk, int32_t logprobs) {
+    di_segment segment = {.token_ids = di_walk(walk, 40), .token_count = 40};
+    di_request_params params;
+    di_request_params_default(&params);
+    params.id = id;
+    params.segments = &segment;
+    params.segment_count = 1;
+    params.sampling.temperature = 0;
+    params.sampling.max_tokens = 200;
+    params.sampling.ignore_eos = true;
+    params.sampling.logprobs = logprobs;
+    params.draft_records = true;
+    di_request *request = NULL;
+    assert_int_equal(di_submit(engine, &params, &request, NULL), DI_OK);
+    return request;
+}
+
+static void drafts_are_of_the_step_they_stand_in(void **state) {
+    (void)state;
+    di_option options[] = {{"spec", "4"}, {"context", "512"}};
+    static catching_up c;
+    c.engine = di_open_with(NANO, options, 2);
+    c.prompt = 40;
+    c.engine->event_limit = FALLS_BEHIND;
+    di_engine_watch_drafts(c.engine, &(di_draft_watch){.drafts = on_drafts, .arg = &c});
+    di_request *other = submit_drafted(c.engine, "other", 1, -1);
+    di_event event;
+    do assert_true(di_request_next(other, 60000, &event));
+    while (event.kind != DI_EVENT_TOKEN);
+    di_request *slow = submit_drafted(c.engine, "slow", 2, 200);
+    c.slow = slow; /* the engine's thread looks when it drafts */
+    while (di_request_next(other, 60000, &event)) {
+    }
+    while (!c.over && di_request_next(slow, 60000, &event)) take_slow(&c, &event);
+    assert_false(c.wrong);
+    assert_true(c.records > 0);
+    di_request_free(other);
+    di_request_free(slow);
+    di_close(c.engine);
+    print_message("caught up %u times, %u records\n", c.times, c.records);
+    assert_true(c.times > 0);
+}
+
+/* ---------------------------------------------------------------- costs */
+
+static void *measure_costs(void *arg) {
+    di_spec_costs costs;
+    di_error error = {0};
+    return di_engine_measure_spec(arg, 8, 1, &costs, &error) == DI_OK ? arg : NULL;
+}
+
+/* The reader knows that nobody runs; the engine's list does not yet. */
+static void costs_are_measured_when_all_are_told_their_end(void **state) {
+    (void)state;
+    di_option options[] = {{"spec", "4"}, {"context", "512"}};
+    di_engine *engine = di_open_with(NANO, options, 2);
+    di_gate_on(engine, true);
+    di_request *request = submit_drafted(engine, "a", 1, -1);
+    assert_true(di_gate_wait(60000, NULL));
+    di_request_cancel(request);
+    di_event event;
+    while (di_request_next(request, 60000, &event)) {
+    }
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, measure_costs, engine), 0);
+    bool queued = false;
+    while (!queued) {
+        pthread_mutex_lock(&engine->hub->mutex);
+        queued = engine->hub->calls != NULL;
+        pthread_mutex_unlock(&engine->hub->mutex);
+    }
+    di_gate_open(true);
+    void *result = NULL;
+    pthread_join(thread, &result);
+    assert_ptr_equal(result, engine);
+    di_request_free(request);
+    di_gate_close(engine);
+}
+
 /* ---------------------------------------------------------------- calibration */
 
 /* Confidences of a first record with this file; the tokens are the same whatever it holds. */
@@ -255,7 +372,17 @@ static void write_calibration(di_folder *folder, const char *name, const char *f
 
 #define CALIBRATION "{\"draft_calibration\": 1, \"weights\": \"%016llx\", \"temperatures\": "
 
-/* A file that cannot be used is left alone: drafts go on without. */
+/* A file that was named is used or refused by its name. */
+static void refuse_calibration(const char *file) {
+    di_option options[] = {{"spec", "4"}, {"draft-calibration", file}, {"log-level", "error"}};
+    di_engine *engine = NULL;
+    di_error error = {0};
+    assert_int_not_equal(di_open(TINY, options, 3, &engine, &error), DI_OK);
+    assert_null(engine);
+    if (!strstr(error.message, file)) fail_msg("'%s' does not name %s", error.message, file);
+}
+
+/* A file beside the weights that cannot be used is left alone: drafts go on without. */
 static void calibration_is_read(void **state) {
     (void)state;
     static told known, plain, got;
@@ -285,16 +412,15 @@ static void calibration_is_read(void **state) {
     expect_temperature(&plain, &got, 2);
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         write_calibration(&folder, "temperatures", broken[i], digest);
-        run_calibrated(TINY, path, &job, &known, &got);
+        refuse_calibration(path);
+        write_calibration(&folder, "draft_calibration.json", broken[i], digest);
+        run_calibrated(folder.path, "", &job, &known, &got); /* it was not asked for */
         expect_temperature(&plain, &got, 1);
     }
     write_calibration(&folder, "temperatures", CALIBRATION "[2, 2, 2, 2, 2]}", digest + 1); /* other weights */
-    run_calibrated(TINY, path, &job, &known, &got);
-    expect_temperature(&plain, &got, 1);
-    run_calibrated(TINY, folder.path, &job, &known, &got); /* a folder, nothing at all */
-    expect_temperature(&plain, &got, 1);
-    run_calibrated(TINY, "/nonexistent", &job, &known, &got);
-    expect_temperature(&plain, &got, 1);
+    refuse_calibration(path);
+    refuse_calibration(folder.path);
+    refuse_calibration("/nonexistent");
 
     write_calibration(&folder, "draft_calibration.json", CALIBRATION "[0.5, 0.5, 0.5, 0.5, 0.5]}", digest);
     run_calibrated(folder.path, "", &job, &known, &got); /* found beside the weights */
@@ -311,6 +437,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(tiny_with_its_trained_head),
         cmocka_unit_test(prompt_look_up),
         cmocka_unit_test(records_tell_what_became_of_drafts),
+        cmocka_unit_test(drafts_are_of_the_step_they_stand_in),
+        cmocka_unit_test(costs_are_measured_when_all_are_told_their_end),
         cmocka_unit_test(calibration_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -390,6 +390,21 @@ static void fewer_streams_wake_it(void **state) {
     assert_int_equal(di_budget_now(&b), DI_BUDGET_DRAFT);
 }
 
+/* Every twenty steps half of the sequences are away: the rests grow all the same. */
+static void load_that_comes_and_goes_costs_little(void **state) {
+    (void)state;
+    di_budget b = {0};
+    double lost = 0;
+    for (int i = 0; i < 500; i++) lost += 19 * lost_share(&b, 19, 8, -1) + lost_share(&b, 1, 4, -1);
+    assert_true(lost / 10000 < 0.01);
+    assert_true(b.pause >= 2048);
+    while (b.warm && !b.rest) di_budget_step(&b, 8);
+    for (uint32_t i = 0, warm = b.warm; !b.rest && i < 50; i++) { /* nobody decodes: nothing is kept for the head */
+        di_budget_step(&b, 0);
+        assert_int_equal(b.warm, warm);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_typical_and_never_fall),
@@ -404,6 +419,7 @@ int main(void) {
         cmocka_unit_test(losses_are_bounded),
         cmocka_unit_test(gains_keep_it_going),
         cmocka_unit_test(fewer_streams_wake_it),
+        cmocka_unit_test(load_that_comes_and_goes_costs_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
