@@ -320,17 +320,16 @@ static int run(di_cli *cli) {
     if (refuse_input(cli, spec, &error) != DI_OK) return di_cli_report(&error);
     if (spec) return di_bench_spec(cli);
     signal(SIGPIPE, SIG_IGN);
-    bench_job *j = calloc(1, sizeof *j);
-    if (j) *j = (bench_job){.cli = cli, .arena = di_arena_new(0), .ended = -1};
-    di_status status =
-        j && j->arena ? bench(j, &error) : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the measurement");
+    di_arena *arena = di_arena_new(0);
+    bench_job *j = arena ? di_arena_zalloc(arena, sizeof *j) : NULL;
+    if (j) *j = (bench_job){.cli = cli, .arena = arena, .ended = -1};
+    di_status status = j ? bench(j, &error) : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
     if (status == DI_ERR_CANCELLED) { /* customers may still wait for an answer */
         cli->abandoned = true;
         return DI_EXIT_INTERRUPTED;
     }
     bool good = j && j->good;
-    if (j) di_arena_free(j->arena);
-    free(j);
+    di_arena_free(arena);
     if (status != DI_OK) return di_cli_report(&error);
     return good ? DI_EXIT_OK : DI_EXIT_FAILED;
 }
