@@ -142,7 +142,7 @@ void DI_ISA(quantise_input)(const uint16_t *x, size_t n, float *values, di_f4_bl
         low = store_limbs(block, 0, low);
         high = store_limbs(block, DI_LANE_COUNT, high);
         block->rest_mask = not_zero(block->rest);
-        block->bias = -12 * ints_sum(ints_add(low, high));
+        block->bias = (int32_t)(-12u * (uint32_t)ints_sum(ints_add(low, high))); /* NaN: any number */
         block->scale = scale * 0x1p-10f;
     }
 }
