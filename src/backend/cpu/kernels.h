@@ -40,9 +40,9 @@ typedef struct di_cpu_f4 {
  * |v| <= 229376, split into v = rest + 2^3 (limb0 + 2^8 limb1), rest in [-4, 3], limb0 in [-128, 127], |limb1| <= 112.
  * Only values below 1/1792 of the block's largest have a rest (or of 1e-4 where that is larger), so it is kept apart:
  * bit k of rest_mask = rest[k] is not zero. bias = -12 * (sum of limb0 + 2^8 limb1 over the block): kernels may
- * multiply limbs with 2*e2m1 + 12 (0..24, unsigned) instead of 2*e2m1; a rest is multiplied with 2*e2m1. scale = 2^-10
- * * the block's scale. Rule 3: block sum s = sum 2*e2m1 * v exactly (int32), then acc = fma((float)s, scale *
- * weight_scale, acc), blocks ascending; scale * weight_scale rounded to fp32. */
+ * multiply limbs with 2*e2m1 + 12 (0..24, unsigned) instead of 2*e2m1; a rest is multiplied with 2*e2m1.
+ * The scale is that of the block, times 2^-10. Rule 3: block sum s = sum 2*e2m1 * v exactly (int32), then
+ * acc = fma((float)s, scale * weight_scale, acc), blocks ascending; scale * weight_scale rounded to fp32. */
 typedef struct di_f4_block {
     int8_t limb[2][32];
     int8_t rest[32];
