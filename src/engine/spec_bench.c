@@ -136,7 +136,7 @@ static void measure(void *arg) {
 
 di_status di_engine_measure_spec(di_engine *engine, uint32_t context, uint32_t rounds, di_spec_costs *costs,
                                  di_error *error) {
-    di_error unused;
+    di_error unused = {0};
     measurement m = {
         .engine = engine, .context = context, .rounds = rounds, .costs = costs, .error = error ? error : &unused};
     *costs = (di_spec_costs){0};

@@ -97,7 +97,7 @@ static di_status read_calibration(const di_engine *engine, const di_config *conf
     snprintf(beside, sizeof beside, "%s/draft_calibration.json", engine->path);
     const char *path = given[0] ? given : beside;
     if (!given[0] && stat(path, &info) != 0) return DI_OK; /* most models have none */
-    di_error unused, *told = error ? error : &unused;
+    di_error unused = {0}, *told = error ? error : &unused;
     di_status status;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
         status = di_fail(told, DI_ERR_IO, "draft-calibration", "%s: it is not a plain file", path);

@@ -572,7 +572,7 @@ uint32_t di_config_step(di_matcher *m, uint32_t id, uint8_t byte) {
 static uint32_t make_tail(di_matcher *to, const mover *v, tail t) {
     if (t.symbol != NOT_MADE)
         return di_tail_cons(to, di_sym_import(&to->s, &to->x, &v->import, t.symbol), v->tail_map[t.next]);
-    uint32_t *list = malloc(t.count * sizeof *list);
+    uint32_t *list = malloc(((size_t)t.count + 1) * sizeof *list);
     if (!list) return fail(to, DI_ERR_MEMORY);
     for (uint32_t i = 0; i < t.count; i++) list[i] = v->tail_map[v->from->tail_pool[t.next + i]];
     uint32_t result = tail_join(to, list, t.count, 0);
