@@ -79,9 +79,9 @@ class _Carrier(threading.Thread):
             for running in changed:
                 if running.done:
                     known.pop(id(running), None)
-        runner.cancel()
-        for watched in known.values():
+        for watched in known.values():  # before they count as done: who wakes meanwhile must find the reason
             watched.running.fail(_closed())
+        runner.cancel()
         self._tell(list(known.values()))
 
     @staticmethod
