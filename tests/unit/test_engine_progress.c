@@ -41,19 +41,9 @@ static listed list_of(di_engine *engine) {
 }
 
 static di_request *submit(di_engine *engine, const char *id, uint32_t walk, int64_t tokens) {
-    di_segment segment = {.token_ids = di_walk(walk, 40), .token_count = 40};
-    di_request_params params;
-    di_request_params_default(&params);
-    params.id = id;
-    params.segments = &segment;
-    params.segment_count = 1;
-    params.sampling.temperature = 0;
-    params.sampling.max_tokens = tokens;
-    params.sampling.ignore_eos = true;
-    di_request *request = NULL;
-    di_error error = {0};
-    if (di_submit(engine, &params, &request, &error) != DI_OK) fail_msg("%s", error.message);
-    return request;
+    di_job job = di_greedy_job(di_walk(walk, 40), 40, tokens);
+    job.id = id;
+    return di_submit_job(engine, &job, NULL, NULL);
 }
 
 static void finish(di_request *request) {

@@ -267,20 +267,10 @@ static void on_drafts(void *arg, const char *request, int32_t sample, uint32_t a
 }
 
 static di_request *submit_drafted(di_engine *engine, const char *id, uint32_t walk, int32_t logprobs) {
-    di_segment segment = {.token_ids = di_walk(walk, 40), .token_count = 40};
-    di_request_params params;
-    di_request_params_default(&params);
-    params.id = id;
-    params.segments = &segment;
-    params.segment_count = 1;
-    params.sampling.temperature = 0;
-    params.sampling.max_tokens = 200;
-    params.sampling.ignore_eos = true;
-    params.sampling.logprobs = logprobs;
-    params.draft_records = true;
-    di_request *request = NULL;
-    assert_int_equal(di_submit(engine, &params, &request, NULL), DI_OK);
-    return request;
+    di_job job = di_greedy_job(di_walk(walk, 40), 40, 200);
+    job.id = id;
+    job.sampling.logprobs = logprobs;
+    return di_submit_job(engine, &job, NULL, NULL);
 }
 
 static void drafts_are_of_the_step_they_stand_in(void **state) {
