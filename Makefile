@@ -3,7 +3,7 @@
 # make         build/release/deepinfer
 # make demo    install what is needed, build, answer one question with the embedded model
 # make check   install what is needed, build, run every test
-# make bench   in two minutes: speed of the kernels and of the embedded model, as JSON lines and tables
+# make bench   in half a minute: speed of the kernels and of the embedded model, as JSON lines and tables
 # make bench-grammar CASES=folder: masks beside xgrammar and llguidance (docs/grammar.md); packages from PyPI
 # make measure in twelve: all that docs/performance.md shows, as Markdown
 # make matrix  TOKENS=1000000: the determinism matrix, long, on the test model and on the embedded model
