@@ -377,7 +377,7 @@ static void take_events(void *arg) {
     di_call *call = arg;
     if (call->preparing) return; /* di_call_run looks again */
     int left = DRAIN_EVENTS;
-    bool full = false;
+    bool full = call->begun && di_exchange_full(call->exchange, 0); /* the engine wakes also who waits for a reader */
     for (uint32_t i = 0; i < call->prompt_count && left > 0 && !full; i++) {
         di_event event;
         while (left > 0 && !full && !call->jobs[i].done && di_request_next(call->jobs[i].request, 0, &event)) {
@@ -387,7 +387,7 @@ static void take_events(void *arg) {
                 return;
             }
             if (call->begun && call->reply.out.length >= WRITE_BYTES) flush(call);
-            full = call->begun && di_exchange_full(call->exchange);
+            full = call->begun && di_exchange_full(call->exchange, call->reply.out.length);
         }
     }
     flush(call);

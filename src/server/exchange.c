@@ -437,7 +437,7 @@ int64_t di_exchange_keep_alive(di_exchange *exchange, int64_t now_ns) {
     int64_t wait = exchange->server->settings.keepalive_ms * 1000000;
     /* A client that does not read has bytes waiting: more would tell it nothing. */
     if (now_ns - exchange->written_ns >= wait) {
-        if (di_exchange_full(exchange))
+        if (di_exchange_full(exchange, 0))
             exchange->written_ns = now_ns;
         else
             di_exchange_stream_write(exchange, exchange->keepalive, strlen(exchange->keepalive));
@@ -449,8 +449,8 @@ size_t di_exchange_queued(const di_exchange *exchange) {
     return exchange->connection ? di_connection_queued(exchange->connection) : 0;
 }
 
-bool di_exchange_full(const di_exchange *exchange) {
-    return di_exchange_queued(exchange) > exchange->server->settings.write_buffer;
+bool di_exchange_full(const di_exchange *exchange, size_t more) {
+    return di_exchange_queued(exchange) + more > exchange->server->settings.write_buffer;
 }
 
 void di_exchange_on_drain(di_exchange *exchange, void (*on_drain)(di_exchange *exchange, void *user)) {

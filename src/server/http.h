@@ -111,10 +111,11 @@ void di_exchange_stream_abort(di_exchange *exchange);
  * ": keep-alive\n\n", "event: ping\ndata: {...}\n\n". Must stay valid; NULL = none. */
 void di_exchange_keepalive(di_exchange *exchange, const char *text);
 
-/* Back-pressure. queued: bytes of the answer that the client has not taken yet. full: more than --write-buffer; stop
- * writing (nothing is lost if one goes on), on_drain is called once when at most half of it is left. */
+/* Back-pressure. queued: bytes of the answer that the client has not taken yet. full: more than --write-buffer
+ * with so many more bytes that are about to be written; stop writing (nothing is lost if one goes on), on_drain is
+ * called once when at most half of it is left. */
 size_t di_exchange_queued(const di_exchange *exchange);
-bool di_exchange_full(const di_exchange *exchange);
+bool di_exchange_full(const di_exchange *exchange, size_t more);
 void di_exchange_on_drain(di_exchange *exchange, void (*on_drain)(di_exchange *exchange, void *user));
 
 /* Figures for the access log: name is a literal, shown as a member. At most 16; more are dropped. Never prompt text. */

@@ -101,7 +101,7 @@ static void wait_for_task(void *app, di_exchange *exchange) {
 static void flood_on(di_exchange *exchange, void *user) {
     routes_state *state = user;
     static const char piece[FLOOD_PIECE] = "x";
-    while (state->flooded < FLOOD_BYTES && !di_exchange_full(exchange)) {
+    while (state->flooded < FLOOD_BYTES && !di_exchange_full(exchange, 0)) {
         di_exchange_stream_write(exchange, piece, sizeof piece);
         state->flooded += sizeof piece;
         if (di_exchange_queued(exchange) > state->most_queued) state->most_queued = di_exchange_queued(exchange);
