@@ -16,6 +16,7 @@ enum {
     INPUT_BYTES = 64 << 10,        /* read ahead of what is parsed */
     REFUSAL_MS = 2000,             /* patience with a connection too many */
     LINGER_IDLE_MS = 5000,         /* without a byte */
+    FIRST_REQUEST_MS = 500,        /* from connecting to the first byte of a client that has something to ask */
     BODY_BYTES_A_SECOND = 64 << 10 /* what a body must come at, beyond --body-timeout-ms */
 };
 
@@ -86,9 +87,22 @@ void di_connection_close(di_connection *connection, bool reset) {
     free(connection);
 }
 
-bool di_connection_idle(const di_connection *connection) {
+/* Between requests, as far as the event loop has looked. */
+static bool between_requests(const di_connection *connection) {
     return connection->state == DI_CONNECTION_HEAD && !di_http_parser_within(&connection->parser) &&
            !evbuffer_get_length(bufferevent_get_input(connection->stream)) && !di_connection_queued(connection);
+}
+
+bool di_connection_idle(const di_connection *connection) {
+    char byte;
+    return between_requests(connection) &&
+           recv(bufferevent_getfd(connection->stream), &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+}
+
+bool di_connection_waited_for(const di_connection *connection) {
+    if (connection->state == DI_CONNECTION_LINGER) return false;
+    if (!di_connection_idle(connection)) return true;
+    return !connection->used && di_now_ns() < connection->since_ns + (int64_t)FIRST_REQUEST_MS * 1000000;
 }
 
 static void drop_input(di_connection *connection) {
@@ -366,6 +380,7 @@ static bool take_input(di_connection *connection) {
     server->counters.bytes_in += taken;
     count_body(connection, connection->parser.message.body.length);
     if (in_body) connection->read_due_ns += (int64_t)taken * (1000000000 / BODY_BYTES_A_SECOND);
+    connection->used = true;
     if (!begun) wait_for_input(connection, connection->over_limit ? REFUSAL_MS : server->settings.header_ms);
     switch (connection->parser.state) {
     case DI_HTTP_HEAD_DONE:

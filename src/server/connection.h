@@ -36,6 +36,7 @@ typedef struct di_connection {
     int64_t linger_until_ns; /* LINGER: at the latest */
     int64_t write_due_ns;    /* while output waits: when the client must have taken some */
     int64_t since_ns;        /* of the state HEAD: how long it has been idle */
+    bool used;               /* a request has begun to come */
     bool over_limit;         /* one connection too many: probes are answered, all else is refused */
     bool closing;            /* no further request is read */
     bool lingers;            /* unread input is expected at the end */
@@ -49,8 +50,11 @@ typedef struct di_connection {
 void di_connection_open(di_server *server, evutil_socket_t socket, const char *peer, bool over_limit);
 /* Ends it at once; an exchange in progress is gone. reset: the client sees a reset, not an orderly end. */
 void di_connection_close(di_connection *connection, bool reset);
-/* Between requests: nothing of one received, no answer being written. */
+/* Between requests: nothing of one received, not even by the kernel, no answer being written. To close such a
+ * connection loses nothing if it was used before: its client knows that it may go. */
 bool di_connection_idle(const di_connection *connection);
+/* A request, or the answer to one, is on this connection, or may be on its way: the server must not end yet. */
+bool di_connection_waited_for(const di_connection *connection);
 /* Bytes that wait to be written. */
 size_t di_connection_queued(const di_connection *connection);
 /* For exchange.c: bytes of an answer; the answer has ended. */

@@ -226,7 +226,7 @@ void di_server_set_loading(di_server *server, bool loading) {
 static bool answers_left(const di_server *server) {
     if (server->exchanges) return true;
     for (const di_connection *at = server->connections; at; at = at->older)
-        if (at->state == DI_CONNECTION_EXCHANGE || di_connection_queued(at)) return true;
+        if (di_connection_waited_for(at)) return true;
     return false;
 }
 
@@ -250,7 +250,7 @@ void di_server_drain(di_server *server) {
     server->drain_until_ns = di_now_ns() + server->settings.drain_ms * 1000000;
     for (di_connection *at = server->connections, *older; at; at = older) {
         older = at->older;
-        if (di_connection_idle(at)) di_connection_close(at, false);
+        if (at->used && di_connection_idle(at)) di_connection_close(at, false);
     }
     evtimer_add(server->drain_check, (&(struct timeval){.tv_usec = DRAIN_CHECK_MS * 1000}));
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # labels: serial timing
 """Streams over the transport: draining under load, keepalive, slow readers, keys as tenants, requests in progress."""
+import http.client
 import json
 import re
 import socket
@@ -74,8 +75,8 @@ class Streams(Case):
 
     def test_drain_under_load(self):
         server = self.serve("--drain-ms", "120000")
-        # Nobody reads this one until all is looked at, so the drain lasts that long.
-        last = Stream(server, post(request(800, text="Last", logprobs=True, top_logprobs=20)), buffer=4096)
+        # Nobody reads this one until all is looked at, so the drain lasts that long: it is more than the kernel buffers.
+        last = Stream(server, post(request(4000, text="Last", logprobs=True, top_logprobs=20)), buffer=4096)
         streams = [Stream(server, post(request(150, text=f"Hello {i}"))) for i in range(8)]
         whole = [Stream(server, post(request(150, stream=False, text=f"Bye {i}"))) for i in range(2)]
         for stream in streams:
@@ -100,6 +101,29 @@ class Streams(Case):
         found, complete = chunks(last.rest())
         self.assertTrue(complete and found[-1].endswith(b"data: [DONE]\n\n"))
         self.assertEqual(server.process.wait(20), 0)
+
+    def test_a_request_on_its_way_at_the_signal_is_answered(self):
+        ask = b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+        for _ in range(4):
+            server = self.serve("--drain-ms", "120000")
+            # Nobody reads this one, so the drain lasts until it is closed.
+            last = Stream(server, post(request(LONG, logprobs=True, top_logprobs=20)), buffer=4096).until(b'"content":"')
+            kept, late = http.client.HTTPConnection(server.host, server.port, timeout=10), [server.connect() for _ in range(4)]
+            kept.request("GET", "/health/live")
+            kept.getresponse().read()
+            server.signal()
+            now = [server.connect() for _ in range(12)]
+            for s in now:
+                s.sendall(ask)
+            self.assertEqual(kept.sock.recv(1), b"")
+            for s in now + late:
+                if s in late:
+                    s.sendall(ask)
+                self.assertTrue(s.recv(65536).startswith(b"HTTP/1.1 200 "))
+                s.close()
+            kept.close()
+            last.socket.close()
+            self.assertEqual(server.process.wait(20), 0)
 
     def test_a_second_signal_stops_at_once(self):
         server = self.serve()

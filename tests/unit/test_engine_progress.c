@@ -270,7 +270,8 @@ typedef struct late_wake {
 static void wake_late(void *arg) {
     late_wake *wake = arg;
     atomic_store(&wake->called, true);
-    usleep(300000);
+    while (atomic_load(&wake->hub->references) > 2) usleep(1000); /* until the request is freed */
+    usleep(100000);                                               /* an engine that does not wait is closed by now */
     wake->references = atomic_load(&wake->hub->references);
     di_hub_wake(wake->hub);
 }

@@ -798,6 +798,9 @@ static void draining_lets_answers_end(void **state) {
     int socket = di_test_connect(test.port, 5000), idle = di_test_connect(test.port, 5000), ahead;
     di_text text = {0};
     bool closed;
+    di_test_puts(idle, "GET /probe HTTP/1.1\r\nHost: a\r\n\r\n");
+    di_test_receive(idle, "GET|/probe", &text, NULL);
+    di_text_clear(&text);
     di_test_puts(socket, "GET /stream/wait HTTP/1.1\r\nHost: a\r\n\r\n");
     wait_until(&shared.begun, 1);
     ahead = di_test_connect(test.port, 5000);
