@@ -6,6 +6,9 @@
  *   speed       tokens a second with every --spec, in turns with an engine that has none, at 1, 8 and 50 streams, or
  *               at --clients
  *
+ * When --spec is given there is only its speed, in five times as many turns (--spec off says how much the machine
+ * scatters).
+ *
  * With --calibrate only the temperatures of the confidences are fitted and written. The text is --input: JSON lines
  * with "prompt" or "token_ids", and perhaps "kind"; without it heldout.jsonl of the model's folder.
  */
@@ -27,7 +30,8 @@ enum {
     MOST_PROMPTS = 4096,
     BLOCK = DI_CALIBRATION_MOST,
     USUAL_TOKENS = 60,
-    ROUNDS = 3,
+    ROUNDS = 3,       /* of a sweep */
+    MOST_ROUNDS = 15, /* of one --spec alone */
     COST_ROUNDS = 40,
     COST_CONTEXT = 300,
     PROMPTS_A_STREAM = 4,
@@ -61,6 +65,8 @@ typedef struct bench {
     uint32_t count, block;
     int64_t max_tokens;
     float temperature;
+    const char *spec; /* the one to measure; NULL = all */
+    int rounds;
     tally kinds[MOST_KINDS + 1]; /* all of them first */
     uint32_t kind_count;
     samples samples;
@@ -440,9 +446,11 @@ static double median(double *values, size_t count) {
     return values[count / 2];
 }
 
-/* --spec number `i` of the sweep: 1, 2, ... block, auto. */
+/* --spec number `i` of the sweep: 1, 2, ... block, auto; or the one that was given. */
 static void name_of(const bench *b, uint32_t i, char name[16]) {
-    if (i < b->block)
+    if (b->spec)
+        snprintf(name, 16, "%s", b->spec);
+    else if (i < b->block)
         snprintf(name, 16, "%u", i + 1);
     else
         snprintf(name, 16, "auto");
@@ -450,45 +458,58 @@ static void name_of(const bench *b, uint32_t i, char name[16]) {
 
 static di_status write_speed(bench *b, uint32_t streams, const char *spec, const speed *plain, const speed *drafts,
                              const tally *t, di_error *error) {
-    double rates[ROUNDS], ratios[ROUNDS], cpu[ROUNDS];
-    for (int r = 0; r < ROUNDS; r++) {
+    double rates[MOST_ROUNDS], ratios[MOST_ROUNDS], cpu[MOST_ROUNDS];
+    size_t rounds = (size_t)b->rounds;
+    for (size_t r = 0; r < rounds; r++) {
         rates[r] = drafts[r].tokens / drafts[r].seconds;
         ratios[r] = rates[r] / (plain[r].tokens / plain[r].seconds);
         cpu[r] = drafts[r].tokens / drafts[r].cpu_seconds / (plain[r].tokens / plain[r].cpu_seconds);
     }
-    double rate = median(rates, ROUNDS), ratio = median(ratios, ROUNDS), cpu_ratio = median(cpu, ROUNDS);
+    double rate = median(rates, rounds), ratio = median(ratios, rounds), cpu_ratio = median(cpu, rounds);
     begin_line(b, "speed");
     put_count(b, "streams", streams);
     put_text(b, "spec", spec);
     put_number(b, "temperature", (double)b->temperature);
+    put_count(b, "rounds", rounds);
     put_number(b, "tokens_per_s", rate);
     put_number(b, "times_off", ratio);
+    put_number(b, "times_off_least", ratios[0]);
+    put_number(b, "times_off_most", ratios[rounds - 1]);
     put_number(b, "times_off_by_cpu_time", cpu_ratio);
     put_number(b, "tau", share(t->tokens, t->cycles));
     put_number(b, "drafts_a_cycle", share(t->drafted, t->cycles));
-    di_cli_note(
-        b->cli,
-        "%2u streams --spec %-4s | %8.1f tokens/s | %5.3f times off, %5.3f by CPU time | tau %.2f of %.2f drafts",
-        streams, spec, rate, ratio, cpu_ratio, share(t->tokens, t->cycles), share(t->drafted, t->cycles));
+    di_cli_note(b->cli,
+                "%2u streams --spec %-4s | %8.1f tokens/s | %5.3f times off (%.3f to %.3f), %5.3f by CPU time | tau "
+                "%.2f of %.2f drafts",
+                streams, spec, rate, ratio, ratios[0], ratios[rounds - 1], cpu_ratio, share(t->tokens, t->cycles),
+                share(t->drafted, t->cycles));
     return end_line(b, error);
 }
 
-/* Each --spec in turns with off, so that what else the machine does meets both. */
-static di_status measure_speed(bench *b, uint32_t streams, di_error *error) {
+/* One --spec in turns with off, so that what else the machine does meets both; which goes first alternates too. */
+static di_status measure_one(bench *b, uint32_t streams, const char *spec, di_error *error) {
     uint32_t prompts = streams * PROMPTS_A_STREAM > LEAST_PROMPTS ? streams * PROMPTS_A_STREAM : LEAST_PROMPTS;
-    di_status status = DI_OK;
-    for (uint32_t i = 0; i <= b->block && status == DI_OK; i++) {
-        speed plain[ROUNDS], drafts[ROUNDS];
-        tally total;
-        char spec[16];
-        name_of(b, i, spec);
-        status = di_engine_set_spec(b->drafts, spec, error);
-        for (int r = 0; r < ROUNDS && status == DI_OK; r++) {
-            status = run_texts(b, b->plain, prompts, streams, false, &plain[r], error);
-            if (status == DI_OK) status = run_texts(b, b->drafts, prompts, streams, false, &drafts[r], error);
+    speed plain[MOST_ROUNDS], drafts[MOST_ROUNDS];
+    tally total = {0};
+    di_status status = strcmp(spec, "off") == 0 ? DI_OK : di_engine_set_spec(b->drafts, spec, error);
+    for (int turn = 0; turn < 2 * b->rounds && status == DI_OK; turn++) {
+        int round = turn / 2;
+        if (turn % 2 == round % 2) {
+            status = run_texts(b, b->plain, prompts, streams, false, &plain[round], error);
+        } else {
+            status = run_texts(b, b->drafts, prompts, streams, false, &drafts[round], error);
             total = b->kinds[0];
         }
-        if (status == DI_OK) status = write_speed(b, streams, spec, plain, drafts, &total, error);
+    }
+    return status == DI_OK ? write_speed(b, streams, spec, plain, drafts, &total, error) : status;
+}
+
+static di_status measure_speed(bench *b, uint32_t streams, di_error *error) {
+    di_status status = DI_OK;
+    for (uint32_t i = 0; i <= (b->spec ? 0 : b->block) && status == DI_OK; i++) {
+        char spec[16];
+        name_of(b, i, spec);
+        status = measure_one(b, streams, spec, error);
     }
     return status;
 }
@@ -547,7 +568,8 @@ static di_status open_engines(bench *b, bool calibrating, di_error *error) {
     }
     if (status == DI_OK && calibrating)
         status = di_config_set(cli->config, "draft-calibration", "off", DI_CONFIG_FLAG, error);
-    if (status == DI_OK) status = di_config_set(cli->config, "spec", "8", DI_CONFIG_FLAG, error);
+    const char *spec = b->spec && strcmp(b->spec, "off") == 0 ? "off" : "8";
+    if (status == DI_OK) status = di_config_set(cli->config, "spec", spec, DI_CONFIG_FLAG, error);
     if (status == DI_OK) status = di_cli_open_engine(cli, &b->drafts, error);
     if (status == DI_OK) b->block = di_engine_draft_block(b->drafts);
     return status;
@@ -565,14 +587,20 @@ static di_status measure(bench *b, di_error *error) {
         streams[0] = (uint32_t)di_config_int(config, DI_OPT_CLIENTS);
         stream_counts = 1;
     }
+    if (di_config_is_set(config, DI_OPT_SPEC)) { /* open_engines sets the option */
+        const char *spec = di_config_text(config, DI_OPT_SPEC);
+        b->spec = di_arena_copy(b->arena, spec, strlen(spec));
+        if (!b->spec) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory");
+    }
+    b->rounds = b->spec ? MOST_ROUNDS : ROUNDS;
     b->max_tokens = tokens > 0 ? tokens : USUAL_TOKENS;
     b->temperature = given;
     di_status status = open_engines(b, path[0], error);
     if (status == DI_OK) status = read_texts(b, error);
     if (status == DI_OK) status = write_environment(b, error);
     if (status == DI_OK && path[0]) return calibrate(b, path, error);
-    if (status == DI_OK) status = measure_costs(b, error);
-    for (size_t i = 0; status == DI_OK && i < (one ? 1 : 3); i++)
+    if (status == DI_OK && !b->spec) status = measure_costs(b, error);
+    for (size_t i = 0; status == DI_OK && !b->spec && i < (one ? 1 : 3); i++)
         status = measure_acceptance(b, one ? given : temperatures[i], error);
     b->temperature = given;
     for (size_t i = 0; status == DI_OK && i < stream_counts; i++)
