@@ -29,6 +29,7 @@ struct di_speculation {
     bool pending;                      /* the last step drafted; what it gained is not settled yet */
     double extra, plain;               /* seconds that it took more, and that it would have taken without drafts */
     uint32_t won;                      /* tokens it gave more */
+    uint32_t tapped;                   /* its rows that leave keys for the head */
     di_draft_watch watch;              /* fixed before the first request */
 
     /* the step being planned: sequences that decode */
@@ -363,11 +364,13 @@ static uint32_t allowed(di_speculation *p, uint32_t streams) {
     return di_budget_step(&p->budget, streams) == DI_BUDGET_DRAFT ? di_budget_width(&p->budget) : 0;
 }
 
-bool di_speculation_taps(const di_engine *engine, const di_sequence *s) {
-    const di_speculation *p = engine->speculation;
+bool di_speculation_taps(di_engine *engine, const di_sequence *s, uint32_t rows) {
+    di_speculation *p = engine->speculation;
     if (!p || !p->head) return false;
     if (p->mode == DI_SPEC_FIXED) return true;
-    return di_budget_now(&p->budget) != DI_BUDGET_REST && s->drafts.history.rest <= WARM_TOKENS;
+    if (di_budget_now(&p->budget) == DI_BUDGET_REST || s->drafts.history.rest > WARM_TOKENS) return false;
+    p->tapped += rows;
+    return true;
 }
 
 void di_speculate(di_engine *engine, uint32_t most_rows) {
@@ -376,6 +379,7 @@ void di_speculate(di_engine *engine, uint32_t most_rows) {
     p->draft_seconds = 0;
     uint32_t wanting = gather(engine, allowed(p, p->count)); /* as many decode as did before, or nearly */
     p->base_rows = p->count;
+    p->tapped = 0;
     p->won = 0;
     p->plain = 0;
     uint32_t logits = engine->max_logits;
@@ -520,6 +524,12 @@ void di_speculation_learn(di_engine *engine) {
     if (!p || engine->job.status != DI_OK) return;
     uint32_t rows = engine->load.decode_rows;
     if (!engine->load.prompt_rows) di_costs_add(&p->step_costs, rows, (double)engine->job.compute_ns / 1e9);
+    if (p->tapped && p->mode == DI_SPEC_AUTO) {
+        uint32_t decoding = p->base_rows ? p->base_rows : 1, all = rows + engine->load.prompt_rows;
+        double plain = di_costs_get(&p->step_costs, decoding);
+        double steps = plain > 0 ? (double)engine->job.compute_ns / 1e9 / plain : 1;
+        di_budget_keys(&p->budget, steps * p->tapped / all, decoding);
+    }
     if (!p->pending) return;
     double now = di_costs_measured(&p->step_costs, rows);
     p->plain = di_costs_get(&p->step_costs, p->base_rows);

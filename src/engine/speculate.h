@@ -52,8 +52,8 @@ di_draft *di_speculation_head(const di_speculation *speculation); /* NULL: promp
 di_status di_drafts_start(const struct di_engine *engine, struct di_sequence *sequence, di_error *error);
 void di_drafts_end(di_drafts *drafts);
 
-/* Whether the sequence's next rows leave what the draft head needs to go on behind them. */
-bool di_speculation_taps(const struct di_engine *engine, const struct di_sequence *sequence);
+/* Whether the sequence's next rows leave what the draft head needs to go on behind them; counts them if so. */
+bool di_speculation_taps(struct di_engine *engine, const struct di_sequence *sequence, uint32_t rows);
 /* Before the rows of a step are planned: drafts, and sets `length` of every sequence that decodes. most_rows: decode
  * rows that the step may have. */
 void di_speculate(struct di_engine *engine, uint32_t most_rows);

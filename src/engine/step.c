@@ -96,7 +96,7 @@ static bool add_rows(di_engine *engine, di_sequence *s, uint32_t count, uint32_t
         .count = count,
         .logits_from = logits_from,
         .replay_from = -1,
-        .taps = done + count + engine->config.sliding_window > prompt && di_speculation_taps(engine, s),
+        .taps = done + count + engine->config.sliding_window > prompt && di_speculation_taps(engine, s, count),
         .sure = is_sure(s),
     };
     if (engine->compact && !s->request->score && done < prompt) {
