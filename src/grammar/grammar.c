@@ -78,7 +78,9 @@ static di_status failure(const di_grammar *g, di_grammar_fault *fault, di_error 
     if (g->x.failed != DI_OK) {
         fault->reason = DI_REASON_TOO_COMPLEX;
         if (!fault->message[0])
-            snprintf(fault->message, sizeof fault->message, "this needs more work or states than the limits allow");
+            snprintf(fault->message, sizeof fault->message,
+                     "this needs more work or states than the limits allow (--limit-grammar-work, "
+                     "--limit-grammar-memory)");
     }
     di_status status = fault->reason == DI_REASON_TOO_COMPLEX ? DI_ERR_LIMIT : DI_ERR_INVALID_ARGUMENT;
     return di_fail(error, status, "grammar", "%s at \"%s\": %s", di_grammar_reason_name(fault->reason), fault->pointer,
@@ -102,7 +104,8 @@ di_status di_grammar_compile(const di_grammar_source *source, const di_grammar_l
               di_symbols_init(&g->s, &g->x, g->limits.symbols) == DI_OK;
     if (ok && source->length > g->limits.text_bytes) {
         fault->reason = DI_REASON_TOO_COMPLEX;
-        snprintf(fault->message, sizeof fault->message, "the source has %zu bytes, more than %zu", source->length,
+        snprintf(fault->message, sizeof fault->message,
+                 "the source has %zu bytes, more than %zu (--limit-grammar-bytes)", source->length,
                  g->limits.text_bytes);
         ok = false;
     }

@@ -93,8 +93,8 @@ static di_status check_state(const di_matcher *m, di_grammar_state state, di_err
 static di_status check_memory(const di_matcher *m, di_error *error) {
     size_t used = di_matcher_memory(m), limit = m->grammar->limits.memory;
     if (used <= limit) return DI_OK;
-    return di_fail(error, DI_ERR_LIMIT, "grammar", "the states of this grammar take %zu bytes, more than %zu", used,
-                   limit);
+    return di_fail(error, DI_ERR_LIMIT, "grammar",
+                   "the states of this grammar take %zu bytes, more than %zu (--limit-grammar-memory)", used, limit);
 }
 
 static uint32_t *new_map(uint32_t count) {

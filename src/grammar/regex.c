@@ -881,7 +881,8 @@ bool di_regex_compile(di_exprs *x, const char *text, size_t length, const di_reg
     if (root && more(&p)) refuse(&p, DI_REASON_SYNTAX, p.at, "there is no group to close here");
     if (fault->reason == DI_REASON_NONE && root) *result = whole(&p, root);
     if (x->failed != DI_OK)
-        refuse(&p, DI_REASON_TOO_COMPLEX, 0, "this expression needs more work than the limits allow");
+        refuse(&p, DI_REASON_TOO_COMPLEX, 0,
+               "this expression needs more work than the limits allow (--limit-grammar-work, --limit-grammar-memory)");
     for (node *n = p.classes; n; n = n->first) di_points_free(&n->points);
     di_arena_free(p.arena);
     return fault->reason == DI_REASON_NONE;

@@ -390,6 +390,17 @@ static bool new_prompts(di_call *call, size_t count) {
     return call->ids ? true : no_memory(call);
 }
 
+/* Before it is cut into tokens, which takes the longer the longer it is. */
+static bool check_prompt_bytes(di_call *call, size_t bytes) {
+    static const char *const params[DI_ENDPOINT_COUNT] = {
+        [DI_ENDPOINT_COMPLETIONS] = "prompt", [DI_ENDPOINT_RESPONSES] = "input", [DI_ENDPOINT_TOKENIZE] = "prompt"};
+    size_t most = (size_t)di_config_int(call->api->config, DI_OPT_LIMIT_PROMPT_BYTES);
+    if (bytes <= most) return true;
+    di_fail(&call->error, DI_ERR_INVALID_ARGUMENT, params[call->endpoint] ? params[call->endpoint] : "messages",
+            "the prompt has %zu bytes; at most %zu are allowed (--limit-prompt-bytes)", bytes, most);
+    return false;
+}
+
 static bool read_conversation(di_call *call) {
     static const di_flavour flavours[DI_ENDPOINT_COUNT] = {
         [DI_ENDPOINT_CHAT] = DI_FLAVOUR_CHAT,
@@ -411,7 +422,7 @@ static bool read_conversation(di_call *call) {
     if (di_recipe_render(&api->recipe, &call->conversation, &call->options, call->arena, &call->prompt, &call->error) !=
         DI_OK)
         return false;
-    return new_prompts(call, 1) &&
+    return check_prompt_bytes(call, call->prompt.length) && new_prompts(call, 1) &&
            di_recipe_encode(api->tokenizer, &call->prompt, &call->ids[0], &call->error) == DI_OK;
 }
 
@@ -420,6 +431,7 @@ static bool text_prompt(di_call *call, const char *name, const di_json *text, bo
     const di_json *suffix = call->endpoint == DI_ENDPOINT_COMPLETIONS ? di_field_get(call->body, "suffix") : NULL;
     if (!api->tokenizer)
         return fail(call, DI_ERR_UNSUPPORTED, name, "the model has no tokenizer; only token ids can go in");
+    if (!check_prompt_bytes(call, text->length + (suffix ? suffix->length : 0))) return false;
     if (suffix) {
         if (api->no_recipe.status != DI_OK) {
             call->error = api->no_recipe;
@@ -565,7 +577,12 @@ bool di_call_prepare(di_call *call) {
     const char *text = di_exchange_body(call->exchange, &length);
     unsigned depth = (unsigned)di_config_int(config, DI_OPT_LIMIT_JSON_DEPTH);
     if (!call->arena) return no_memory(call);
-    if (di_json_parse(call->arena, text, length, depth, &call->body, &call->error) != DI_OK) return false;
+    if (di_json_parse(call->arena, text, length, depth, &call->body, &call->error) != DI_OK) {
+        di_error inner = call->error; /* the reader knows the number, not whose it is */
+        if (strstr(inner.message, "levels allowed"))
+            di_fail(&call->error, inner.status, NULL, "%s (--limit-json-depth)", inner.message);
+        return false;
+    }
     if (di_fields_check(call->endpoint, call->body, config, call->api->strict, &call->unknown, &call->error) != DI_OK)
         return false;
     if (!check_model(call)) return false;
