@@ -489,7 +489,7 @@ static di_status write_speed(bench *b, uint32_t streams, const char *spec, const
 /* One --spec in turns with off, so that what else the machine does meets both; which goes first alternates too. */
 static di_status measure_one(bench *b, uint32_t streams, const char *spec, di_error *error) {
     uint32_t prompts = streams * PROMPTS_A_STREAM > LEAST_PROMPTS ? streams * PROMPTS_A_STREAM : LEAST_PROMPTS;
-    speed plain[MOST_ROUNDS], drafts[MOST_ROUNDS];
+    speed plain[MOST_ROUNDS] = {0}, drafts[MOST_ROUNDS] = {0};
     tally total = {0};
     di_status status = strcmp(spec, "off") == 0 ? DI_OK : di_engine_set_spec(b->drafts, spec, error);
     for (int turn = 0; turn < 2 * b->rounds && status == DI_OK; turn++) {
