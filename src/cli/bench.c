@@ -343,7 +343,8 @@ const di_command di_command_bench = {
     .text = "serve: customers talk with the server at --url, or with one of its own, which\n"
             "options of serve are passed to; exit code 1 if a request failed or bytes differ\n"
             "from those alone. spec: costs, acceptance and speed of drafts on --input, or on\n"
-            "the model's heldout.jsonl, with --clients streams, or 1, 8 and 50. JSON lines.",
+            "the model's heldout.jsonl, with --clients streams, or 1, 8 and 50; with --spec\n"
+            "the speed of that alone. JSON lines.",
     .example = "  deepinfer bench serve --url https://host:8443 --ca-file ca.pem --rate 5\n"
                "  deepinfer bench spec --calibrate draft_calibration.json\n",
     .words = words,

@@ -587,7 +587,7 @@ static di_status measure(bench *b, di_error *error) {
         streams[0] = (uint32_t)di_config_int(config, DI_OPT_CLIENTS);
         stream_counts = 1;
     }
-    if (di_config_is_set(config, DI_OPT_SPEC)) { /* open_engines sets the option */
+    if (di_config_is_set(config, DI_OPT_SPEC) && !path[0]) { /* open_engines sets the option */
         const char *spec = di_config_text(config, DI_OPT_SPEC);
         b->spec = di_arena_copy(b->arena, spec, strlen(spec));
         if (!b->spec) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory");

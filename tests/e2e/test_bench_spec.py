@@ -61,9 +61,18 @@ class BenchSpec(unittest.TestCase):
         self.assertEqual([line["spec"] for line in speed], ["1", "2", "3", "4", "5", "auto"])
         self.assertTrue(all(line["streams"] == 1 and line["tokens_per_s"] > 0 for line in speed))
 
+    def test_one_setting_alone(self):
+        for spec in ("off", "2"):
+            lines = self.bench("--input", self.input, "--spec", spec, "--clients", "1", "--max-tokens", "6", "--threads", "1").lines()
+            self.assertEqual([line["what"] for line in lines], ["environment", "speed"])
+            speed = lines[1]
+            self.assertEqual((speed["spec"], speed["streams"], speed["rounds"]), (spec, 1, 15))
+            self.assertEqual(speed["drafts_a_cycle"] > 0, spec == "2")
+            self.assertTrue(0 < speed["times_off_least"] <= speed["times_off"] <= speed["times_off_most"])
+
     def test_calibration(self):
         path = os.path.join(self.folder.name, "calibration.json")
-        lines = self.bench("--input", self.input, "--calibrate", path, "--max-tokens", "40", "--threads", "1").lines()
+        lines = self.bench("--input", self.input, "--calibrate", path, "--spec", "off", "--max-tokens", "40", "--threads", "1").lines()
         self.assertEqual([line["what"] for line in lines], ["environment", "calibration"])
         with open(path, encoding="utf-8") as file:
             written = json.load(file)

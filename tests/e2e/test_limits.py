@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # labels: long
-"""Every limit that one request can meet: the refusal names its option, and the metrics count it by its code."""
+"""Limits that a single request meets by its size, and a full queue: the refusal names its option, and the metrics count it
+by its code. Those of time and of connections are in test_http_hardening.py."""
 import json
 import re
 import time
