@@ -458,7 +458,7 @@ static void name_of(const bench *b, uint32_t i, char name[16]) {
 
 static di_status write_speed(bench *b, uint32_t streams, const char *spec, const speed *plain, const speed *drafts,
                              const tally *t, di_error *error) {
-    double rates[MOST_ROUNDS], ratios[MOST_ROUNDS], cpu[MOST_ROUNDS];
+    double rates[MOST_ROUNDS] = {0}, ratios[MOST_ROUNDS] = {0}, cpu[MOST_ROUNDS] = {0};
     size_t rounds = (size_t)b->rounds;
     for (size_t r = 0; r < rounds; r++) {
         rates[r] = drafts[r].tokens / drafts[r].seconds;
