@@ -139,6 +139,7 @@ static bool open_engine(bench *b) {
                        : strcmp(s->model, "tiny") == 0 ? DI_SOURCE_DIR "/models/tiny"
                                                        : s->model;
     const di_option options[] = {{"threads", s->threads},
+                                 {"spec", "off"},
                                  {"context", context},
                                  {"max-seqs", "8"},
                                  {"cache-ram", "0"},

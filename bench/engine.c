@@ -370,9 +370,13 @@ static bool neighbour(bench *b) {
 
 static bool run_model(bench *b, const char *name, const char *path, bool dummy, int argc, char **argv) {
     di_error error = {0};
-    const di_option options[] = {{"threads", b->s->threads}, {"max-seqs", "256"},
-                                 {"max-rows", "256"},        {"cache-ram", "64M"},
-                                 {"max-queue", "1024"},      {"load-format", dummy ? "dummy" : "auto"}};
+    const di_option options[] = {{"threads", b->s->threads},
+                                 {"spec", "off"},
+                                 {"max-seqs", "256"},
+                                 {"max-rows", "256"},
+                                 {"cache-ram", "64M"},
+                                 {"max-queue", "1024"},
+                                 {"load-format", dummy ? "dummy" : "auto"}};
     int64_t start_ns = di_now_ns();
     if (di_open(path, options, sizeof options / sizeof *options, &b->engine, &error) != DI_OK) {
         fprintf(stderr, "bench_engine: %s\n", error.message);

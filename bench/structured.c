@@ -147,10 +147,10 @@ int main(int argc, char **argv) {
     report line;
     report_environment(&line, "structured", argc, argv);
     report_end(&line);
-    const di_option options[] = {{"threads", s.threads}};
+    const di_option options[] = {{"threads", s.threads}, {"spec", "off"}};
     di_engine *engine = NULL;
     di_error error = {0};
-    if (di_open(s.model, options, 1, &engine, &error) != DI_OK) {
+    if (di_open(s.model, options, 2, &engine, &error) != DI_OK) {
         fprintf(stderr, "bench_structured: %s\n", error.message);
         return 1;
     }

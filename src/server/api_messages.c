@@ -14,11 +14,7 @@ static void write_usage(const di_reply *reply, di_json_writer *writer, bool begi
     di_put_unsigned(writer, "cache_read_input_tokens", usage->cached_tokens);
     di_put_unsigned(writer, "output_tokens", begins ? 0 : usage->completion_tokens);
     di_put_string(writer, "service_tier", "standard");
-    if (!begins) {
-        di_put_unsigned(writer, "reasoning_tokens", reply->reasoning_tokens);
-        di_put_unsigned(writer, "draft_tokens", usage->draft_tokens);
-        di_put_unsigned(writer, "accepted_draft_tokens", usage->accepted_draft_tokens);
-    }
+    if (!begins) di_put_unsigned(writer, "reasoning_tokens", reply->reasoning_tokens);
     di_json_object_end(writer);
 }
 

@@ -291,6 +291,7 @@ const char *di_reply_signature(const di_reply *reply, const di_reply_choice *cho
     return text;
 }
 
+/* How many drafts there were depends on time, so only who asks for drafts is told: other answers have equal bytes. */
 void di_reply_write_usage(const di_reply *reply, di_json_writer *writer) {
     const di_usage *usage = &reply->usage;
     di_json_object_begin(writer);
@@ -304,13 +305,17 @@ void di_reply_write_usage(const di_reply *reply, di_json_writer *writer) {
     di_json_key(writer, "completion_tokens_details");
     di_json_object_begin(writer);
     di_put_unsigned(writer, "reasoning_tokens", reply->reasoning_tokens);
-    di_put_unsigned(writer, "accepted_prediction_tokens", usage->accepted_draft_tokens);
-    di_put_unsigned(writer, "rejected_prediction_tokens", usage->draft_tokens - usage->accepted_draft_tokens);
+    if (reply->options.draft_records) {
+        di_put_unsigned(writer, "accepted_prediction_tokens", usage->accepted_draft_tokens);
+        di_put_unsigned(writer, "rejected_prediction_tokens", usage->draft_tokens - usage->accepted_draft_tokens);
+    }
     di_json_object_end(writer);
     di_put_unsigned(writer, "prompt_cache_hit_tokens", usage->cached_tokens);
     di_put_unsigned(writer, "prompt_cache_miss_tokens", usage->prompt_tokens - usage->cached_tokens);
-    di_put_unsigned(writer, "draft_tokens", usage->draft_tokens);
-    di_put_unsigned(writer, "accepted_draft_tokens", usage->accepted_draft_tokens);
+    if (reply->options.draft_records) {
+        di_put_unsigned(writer, "draft_tokens", usage->draft_tokens);
+        di_put_unsigned(writer, "accepted_draft_tokens", usage->accepted_draft_tokens);
+    }
     di_json_object_end(writer);
 }
 

@@ -217,8 +217,6 @@ static void write_usage(const di_reply *reply, di_json_writer *writer) {
     di_put_unsigned(writer, "reasoning_tokens", reply->reasoning_tokens);
     di_json_object_end(writer);
     di_put_unsigned(writer, "total_tokens", usage->prompt_tokens + usage->completion_tokens);
-    di_put_unsigned(writer, "draft_tokens", usage->draft_tokens);
-    di_put_unsigned(writer, "accepted_draft_tokens", usage->accepted_draft_tokens);
     di_json_object_end(writer);
 }
 

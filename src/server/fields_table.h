@@ -34,7 +34,7 @@ F(CH|CO, "stream_options.include_usage", B, 0, 0, "", "", -1, "false", USED, "on
 F(CH|CO, "stream_options.continuous_usage_stats", B, 0, 0, "", "", -1, "false", USED, "usage in every chunk")
 F(CH|CO|RS, "stream_options.include_obfuscation", B, 0, 0, "", "", -1, "", IGNORED, "no padding is sent")
 F(CH|CO, "return_token_ids",   B, 0, 0, "", "", -1, "false", USED, "adds token_ids and prompt_token_ids")
-F(CH|CO, "draft_records",      B, 0, 0, "", "", -1, "false", USED, "adds drafts: what became of the drafts of each step; see Drafts")
+F(CH|CO, "draft_records",      B, 0, 0, "", "", -1, "false", USED, "adds drafts, what became of the drafts of each step, and their counts in usage; see Drafts")
 F(CH|CO|RS, "user",            S, 0, 256, "up to 256 bytes", "", -1, "", USED, "cache namespace and fair share")
 F(CH|CO, "user_id",            S, 0, 256, "up to 256 bytes", "", -1, "", USED, "the same; wins over user")
 F(CH|CO, "cache_salt",         S, 1, 256, "1 to 256 bytes", "", -1, "", USED, "the same; wins over both")

@@ -76,8 +76,8 @@ class Inspect(unittest.TestCase):
         self.assertEqual(plan["sequence_per_position"], 890)
         self.assertEqual(plan["sequence"], plan["sequence_fixed"] + 890 * 1048576)
         self.assertEqual(plan["sequences"], 3 * plan["sequence"])
-        # window rings of 40 layers, open rows of three, three n-gram ids
-        self.assertEqual(plan["sequence_fixed"], 528 * 128 * 40 + 3 * 4096 + 64)
+        # window rings of 40 layers and three draft stages, open rows of three, three n-gram ids
+        self.assertEqual(plan["sequence_fixed"], 528 * 128 * (40 + 3) + 3 * 4096 + 64)
         self.assertEqual(plan["total"], sum(plan[k] for k in (
             "weights_mapped", "weights_repacked", "tables_mapped", "sequences", "step", "draft", "workspace", "program")))
         self.assertFalse(j["machine"]["fits"] and j["machine"]["memory"] < plan["private"])
@@ -86,7 +86,7 @@ class Inspect(unittest.TestCase):
     def test_draft_head(self):
         """--spec decides whether the plan counts it, as it decides whether the engine loads it."""
         plans = {}
-        for options, says in ((), "(not loaded: --spec off)"), (("--spec", "auto"), "experts\n"), (
+        for options, says in (("--spec", "off"), "(not loaded: --spec off)"), ((), "experts\n"), (
                 ("--spec", "3", "--prefill", "compact"), "(not loaded: --prefill compact)"):
             code, out, _ = run(TINY, "--context", "1000", *options)
             self.assertEqual(code, 0)

@@ -15,11 +15,11 @@
 #include "engine/engine_internal.h"
 #include "support/slow.h"
 
-/* "kv-ram" in bytes, from the engine of the same context. */
-static void write_bytes(const char *folder, const char *least, const char *context, char bytes[24]) {
-    const di_option option = {"context", context};
+/* "kv-ram" in bytes, from the engine of the same context and drafts. */
+static void write_bytes(const char *folder, const char *least, const char *context, const char *spec, char bytes[24]) {
+    const di_option options[] = {{"context", context}, {"spec", spec}};
     assert_non_null(context);
-    di_engine *engine = di_open_with(folder, &option, 1);
+    di_engine *engine = di_open_with(folder, options, 2);
     uint32_t positions = (uint32_t)strtoul(context, NULL, 10);
     uint64_t more = least[5] == '+' ? strtoull(least + 6, NULL, 10) : 0;
     more *= di_model_layout(engine->model)->page_bytes;
@@ -33,16 +33,19 @@ di_engine *di_open_with(const char *folder, const di_option *options, size_t cou
     di_error error = {0};
     di_option given[MOST];
     char bytes[24];
-    const char *context = NULL;
-    assert_true(count <= MOST);
-    for (size_t i = 0; i < count; i++)
+    const char *context = NULL, *spec = NULL;
+    assert_true(count < MOST);
+    for (size_t i = 0; i < count; i++) {
         if (strcmp(options[i].name, "context") == 0) context = options[i].value;
+        if (strcmp(options[i].name, "spec") == 0) spec = options[i].value;
+    }
     for (size_t i = 0; i < count; i++) {
         given[i] = options[i];
         if (strcmp(options[i].name, "kv-ram") != 0 || strncmp(options[i].value, "least", 5) != 0) continue;
-        write_bytes(folder, options[i].value, context, bytes);
+        write_bytes(folder, options[i].value, context, spec ? spec : "off", bytes);
         given[i].value = bytes;
     }
+    if (!spec) given[count++] = (di_option){"spec", "off"};
     if (di_open(folder, given, count, &engine, &error) != DI_OK) fail_msg("di_open: %s", error.message);
     return engine;
 }

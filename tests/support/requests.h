@@ -39,7 +39,8 @@ typedef struct di_outcome {
     uint64_t seed;
 } di_outcome;
 
-/* "kv-ram" may be "least", what one sequence of the "context" among the options needs, or "least+N": N pages more. */
+/* Without "spec" there are no drafts: how many there were, so what a step holds, would depend on time.
+ * "kv-ram" may be "least", what one sequence of the "context" among the options needs, or "least+N": N pages more. */
 di_engine *di_open_with(const char *folder, const di_option *options, size_t count);
 
 /* ids that look like text but are not: a fixed walk without control ids, another one for each seed. Valid for the

@@ -113,6 +113,7 @@ static di_engine *open_logged(di_log *log, const di_option *options, size_t coun
     di_engine *engine = NULL;
     di_error error = {0};
     di_config *config = di_config_new();
+    assert_int_equal(di_config_set(config, "spec", "off", DI_CONFIG_FLAG, &error), DI_OK);
     for (size_t i = 0; i < count; i++)
         assert_int_equal(di_config_set(config, options[i].name, options[i].value, DI_CONFIG_FLAG, &error), DI_OK);
     if (di_engine_open(NANO, config, log, &engine, &error) != DI_OK) fail_msg("%s", error.message);

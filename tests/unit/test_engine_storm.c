@@ -121,29 +121,32 @@ static long resident(void) {
 
 static void storms_leave_nothing_behind(void **state) {
     (void)state;
-    static const di_option settings[][6] = {
+    static const di_option settings[][7] = {
         {{"kv-ram", "least"},
          {"swap-ram", "200K"},
          {"context", "600"},
          {"cache-ram", "500K"},
          {"max-seqs", "8"},
-         {"max-queue", "38"}},
+         {"max-queue", "38"},
+         {"spec", "auto"}},
         {{"kv-ram", "least"},
          {"swap-ram", "0"},
          {"context", "400"},
          {"cache-ram", "0"},
          {"max-seqs", "16"},
-         {"max-queue", "64"}},
+         {"max-queue", "64"},
+         {"spec", "off"}},
         {{"kv-ram", "0"},
          {"swap-ram", "1G"},
          {"context", "600"},
          {"cache-ram", "8M"},
          {"max-seqs", "4"},
-         {"max-rows", "16"}},
+         {"max-rows", "16"},
+         {"spec", "5"}},
     };
     uint32_t events = di_test_long() ? 100000 : di_test_slow() ? 150 : 100000 / 9 + 1; /* of one of nine storms */
     for (uint32_t i = 0; i < 3; i++) {
-        di_engine *engine = di_open_with(NANO, settings[i], 6);
+        di_engine *engine = di_open_with(NANO, settings[i], 7);
         storm_over(engine, 7 * i + 1, events);
         long before = resident();
         storm_over(engine, 7 * i + 2, events);
@@ -595,6 +598,7 @@ static void a_step_that_does_not_end_is_noticed(void **state) {
     di_engine *engine = NULL;
     di_error error = {0};
     assert_int_equal(di_config_set(config, "stall-ms", "40", DI_CONFIG_FLAG, &error), DI_OK);
+    assert_int_equal(di_config_set(config, "spec", "off", DI_CONFIG_FLAG, &error), DI_OK);
     assert_int_equal(di_engine_open(NANO, config, log, &engine, &error), DI_OK);
     di_job job = di_greedy_job(di_walk(1, 30), 30, 6);
     di_outcome expected, got = {0};

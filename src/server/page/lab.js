@@ -138,7 +138,7 @@ export function showLab(records, asked) {
     $("lab-threshold").disabled = records.length > 0 && !confident;
     $("lab-figures").hidden = !records.length;
     $("lab-note").hidden = records.length > 0;
-    $("lab-note").textContent = asked ? "No answer had drafts. The server makes them when it was started with --spec auto or a number." : "The next answer brings the first figures.";
+    $("lab-note").textContent = asked ? "No answer had drafts yet. With --spec auto the server makes them when they pay, with a number always." : "The next answer brings the first figures.";
     if (!on || !records.length) return;
     const limit = confident ? threshold : 0;
     const curve = expectedTokens(records, limit), all = expectedTokens(records, 0);
