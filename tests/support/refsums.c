@@ -347,6 +347,12 @@ static void ref_index_scores(const uint8_t *q, const float *w, size_t heads, siz
     }
 }
 
+static size_t ref_count_from(const float *x, size_t n, float least) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += x[i] >= least;
+    return count;
+}
+
 const di_cpu_kernels di_refsums = {
     .name = "reference sums",
     .f4_reads_values = true,
@@ -377,4 +383,5 @@ const di_cpu_kernels di_refsums = {
     .engram = ref_engram,
     .attention = ref_attention,
     .index_scores = ref_index_scores,
+    .count_from = ref_count_from,
 };

@@ -312,7 +312,7 @@ static void top_ids_of_given_scores(void **state) {
     int32_t ids[TOP], members[GROUPS];
     float inside[GROUPS];
     for (size_t row = 0; row < SELECT_ROWS; row++) {
-        di_cpu_top_ids(scores + row * GROUPS, NULL, GROUPS, TOP, ids);
+        di_cpu_top_ids(&di_cpu_scalar, scores + row * GROUPS, NULL, GROUPS, TOP, ids);
         expect_ids("select.topk", ids, integers("select.topk") + row * TOP, TOP);
         size_t count = 0;
         for (size_t g = 0; g < GROUPS; g++) {
@@ -320,7 +320,7 @@ static void top_ids_of_given_scores(void **state) {
             members[count] = (int32_t)g;
             inside[count++] = scores[row * GROUPS + g];
         }
-        di_cpu_top_ids(inside, members, count, TOP, ids);
+        di_cpu_top_ids(&di_cpu_scalar, inside, members, count, TOP, ids);
         expect_ids("select.topk_in_blocks", ids, integers("select.topk_in_blocks") + row * TOP, TOP);
     }
 }

@@ -2,7 +2,10 @@
 /* Byte equality of the vector tables with the scalar one: sums, conversions, quantisers, elementwise entries. */
 #include "support/kernel_cases.h"
 
+#include <float.h>
 #include <math.h>
+
+#include "backend/cpu/cpu_internal.h"
 
 enum { WIDTH = 5120 };
 
@@ -349,6 +352,59 @@ static void test_rotary(void **state) {
     }
 }
 
+/* Scores with ties, both zeros, both infinities and a NaN now and then. */
+static void fill_scores(uint64_t *seed, float *x, size_t n, unsigned grid) {
+    static const float special[] = {-0.0f, 0.0f, INFINITY, -INFINITY, NAN, 0x1p-149f, -0x1p-149f, FLT_MAX};
+    for (size_t i = 0; i < n; i++) {
+        *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+        uint32_t r = (uint32_t)(*seed >> 33);
+        x[i] = r % 16 < sizeof special / sizeof *special && grid % 2
+                   ? special[r % 16]
+                   : (float)(int32_t)(r >> 4 & grid) - (float)(grid / 2);
+    }
+}
+
+/* Chosen is who has fewer than k before it in the order of the tie rule. */
+static void check_top_ids(const di_cpu_kernels *k, const float *x, size_t n, size_t wanted) {
+    int32_t *ids = case_memory(n * sizeof *ids), *got = case_memory((wanted ? wanted : 1) * sizeof *got);
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) ids[i] = (int32_t)(3 * i + 1);
+    size_t count = di_cpu_top_ids(k, x, ids, n, wanted, got);
+    for (size_t i = 0; i < n; i++) {
+        size_t before = 0;
+        for (size_t j = 0; j < n; j++) before += x[j] > x[i] || (x[j] == x[i] && j < i);
+        if (!(x[i] > -INFINITY) || before >= wanted) continue;
+        if (at >= count || got[at] != ids[i])
+            fail_msg("%s: top %zu of %zu: place %zu is %d, not %d", k->name, wanted, n, at, got[at], ids[i]);
+        at++;
+    }
+    assert_int_equal(at, count);
+    for (; at < wanted; at++) assert_int_equal(got[at], -1);
+    free(ids), free(got);
+}
+
+static void test_selection(void **state) {
+    (void)state;
+    static const size_t wanted[] = {0, 1, 2, 6, 16, 64, 500};
+    static const unsigned grids[] = {1, 7, 64, 0xfffff, 0xffffff0};
+    FOR_EACH_TABLE(k) {
+        uint64_t seed = 9;
+        for (size_t s = 0; s < SIZES && sizes[s] <= 512; s++) {
+            float *x = case_memory(sizes[s] * sizeof *x);
+            for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+                fill_scores(&seed, x, sizes[s], grids[g]);
+                for (size_t w = 0; w < sizeof wanted / sizeof *wanted; w++) {
+                    check_top_ids(&di_cpu_scalar, x, sizes[s], wanted[w]);
+                    check_top_ids(k, x, sizes[s], wanted[w]);
+                }
+                for (size_t i = 0; i < sizes[s]; i++)
+                    assert_int_equal(k->count_from(x, sizes[s], x[i]), di_cpu_scalar.count_from(x, sizes[s], x[i]));
+            }
+            free(x);
+        }
+    }
+}
+
 /* The reference's own bits: the same on every machine, compiler and optimisation level. Changes with the cases. */
 static void test_reference_hash(void **state) {
     (void)state;
@@ -368,6 +424,7 @@ int main(void) {
         cmocka_unit_test(test_elementwise),
         cmocka_unit_test(test_functions_everywhere),
         cmocka_unit_test(test_rotary),
+        cmocka_unit_test(test_selection),
         cmocka_unit_test(test_reference_hash),
     };
     name_skipped_tables();

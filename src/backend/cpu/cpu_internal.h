@@ -97,9 +97,18 @@ static inline size_t di_round_up(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
+/* Entry number `entry` of a sequence's part; a page holds whole entries. */
+static inline uint8_t *di_cpu_paged_entry(const di_rows *rows, const di_row *row, const di_paged_part *part,
+                                          size_t entry) {
+    const uint32_t of_page = rows->page_tokens / part->ratio;
+    uint32_t page = (uint32_t)entry / of_page, slot = (uint32_t)entry % of_page;
+    return di_cpu_at(di_buffer_at(rows->sequences[row->sequence].pages[page], part->offset + slot * part->entry_bytes));
+}
+
 /* Ids of the k largest of n scores, (value descending, id ascending), written in ascending id order, -1 padded; scores
  * of -inf are never chosen; -0 equals +0. Returns how many were chosen. ids NULL: scores index themselves. */
-size_t di_cpu_top_ids(const float *scores, const int32_t *ids, size_t n, size_t k, int32_t *out);
+size_t di_cpu_top_ids(const di_cpu_kernels *kernels, const float *scores, const int32_t *ids, size_t n, size_t k,
+                      int32_t *out);
 
 /* Module ops, one file a group. */
 void di_cpu_embed(di_backend *backend, const di_embed_args *a);

@@ -231,6 +231,10 @@ static void case_index_scores(const di_cpu_kernels *k, vectors *v, uint8_t *resu
                     (float *)result, v->scratch);
 }
 
+static void case_count_from(const di_cpu_kernels *k, vectors *v, uint8_t *result) {
+    *(size_t *)(void *)result = k->count_from(v->f[0], v->n, v->f[0][v->n / 2]);
+}
+
 #define CASE(entry)                                                                                                    \
     { #entry, case_##entry }
 static const struct {
@@ -243,7 +247,7 @@ static const struct {
     CASE(global_entry), CASE(index_entry), CASE(hyper_mix),      CASE(collapse),
     CASE(expand),       CASE(mean),        CASE(cos_sin),        CASE(rotate),
     CASE(sigmoid),      CASE(swiglu),      CASE(router_score),   CASE(pool2),
-    CASE(engram),       CASE(attention),   CASE(index_scores),
+    CASE(engram),       CASE(attention),   CASE(index_scores),   CASE(count_from),
 };
 
 uint64_t di_cpu_compare_kernels(const di_cpu_kernels *kernels, uint64_t seed, uint32_t count, const char **what) {

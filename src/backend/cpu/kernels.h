@@ -156,6 +156,8 @@ typedef struct di_cpu_kernels {
      * entries [heads][dim/2 + dim/32]; w: fp32 [heads]; scratch: heads * (dim + 64) * 4 + 4096 bytes, aligned 64 */
     void (*index_scores)(const uint8_t *q, const float *w, size_t heads, size_t dim, const uint8_t *const *keys,
                          size_t count, float *scores, void *scratch);
+    /* how many x[i] >= least; a NaN is none */
+    size_t (*count_from)(const float *x, size_t n, float least);
 } di_cpu_kernels;
 
 extern const di_cpu_kernels di_cpu_scalar;

@@ -103,6 +103,9 @@ DI_LANES lane_mask lanes_less(lanes a, lanes b) {
 DI_LANES lane_mask lanes_less_equal(lanes a, lanes b) {
     return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ);
 }
+DI_LANES size_t lanes_count(lane_mask mask) {
+    return (size_t)__builtin_popcount(mask);
+}
 DI_LANES lane_mask lanes_unordered(lanes a) {
     return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
 }
@@ -289,6 +292,10 @@ DI_LANES lane_mask lanes_less(lanes a, lanes b) {
 }
 DI_LANES lane_mask lanes_less_equal(lanes a, lanes b) {
     return DI_BOTH(lane_mask, _mm256_cmp_ps(a.low, b.low, _CMP_LE_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LE_OQ));
+}
+DI_LANES size_t lanes_count(lane_mask mask) {
+    return (size_t)(__builtin_popcount((unsigned)_mm256_movemask_ps(mask.low)) +
+                    __builtin_popcount((unsigned)_mm256_movemask_ps(mask.high)));
 }
 DI_LANES lane_mask lanes_unordered(lanes a) {
     return DI_BOTH(lane_mask, _mm256_cmp_ps(a.low, a.low, _CMP_UNORD_Q), _mm256_cmp_ps(a.high, a.high, _CMP_UNORD_Q));

@@ -134,13 +134,6 @@ static void pool_tile(void *arg, size_t g, int worker) {
     k->bf16_to_f32(run->latent + g * d, d, run->wide + g * d);
 }
 
-static uint8_t *paged_entry(const di_rows *rows, const di_row *row, const di_paged_part *part, size_t entry) {
-    const di_sequence_view *s = &rows->sequences[row->sequence];
-    size_t position = entry * part->ratio, page = position / rows->page_tokens;
-    size_t index = position % rows->page_tokens / part->ratio;
-    return (uint8_t *)di_cpu_at(di_buffer_at(s->pages[page], part->offset + index * part->entry_bytes));
-}
-
 static void publish_tile(void *arg, size_t g, int worker) {
     const compress_run *run = arg;
     const di_compress_args *a = run->a;
@@ -156,10 +149,10 @@ static void publish_tile(void *arg, size_t g, int worker) {
     k->rms_norm(run->key + g * i, a->k_norm->values, i, a->eps, normed);
     k->bf16_to_f32(normed, i, key);
     k->rotate(key + i - a->rotary_dim, cosine, sine, half, false);
-    k->index_entry(key, i, paged_entry(a->rows, row, &a->keys, group));
+    k->index_entry(key, i, di_cpu_paged_entry(a->rows, row, &a->keys, group));
     float *latent = run->wide + g * d;
     k->rotate(latent + d - a->rotary_dim, cosine, sine, half, false);
-    k->global_entry(latent, d, paged_entry(a->rows, row, &a->global, group));
+    k->global_entry(latent, d, di_cpu_paged_entry(a->rows, row, &a->global, group));
 }
 
 /* Copies the two halves of a product pair into rows of [2][d]. */
@@ -225,21 +218,23 @@ static size_t list_keys(const attend_run *run, size_t t, const uint8_t **keys) {
     size_t entry = a->head_dim + a->head_dim / 32;
     const uint8_t *step = di_cpu_at(a->window_rows);
     const uint8_t *ring = di_cpu_at(di_buffer_at(s->rolling, a->ring_offset));
-    for (uint32_t i = 0; i < a->window; i++) {
-        int64_t position = (int64_t)row->position - (a->window - 1) + i;
+    int64_t start = (int64_t)row->position - (a->window - 1);
+    size_t slot = (size_t)((start % slots + slots) % slots);
+    for (uint32_t i = 0; i < a->window; i++, slot = slot + 1 == slots ? 0 : slot + 1) {
+        int64_t position = start + i;
         if (position < 0 || position < s->window_low[half])
             keys[i] = NULL;
         else if (position >= s->first_position[half])
             keys[i] = step + (s->first_row[half] + (size_t)(position - s->first_position[half])) * entry;
         else
-            keys[i] = ring + (size_t)(position % slots) * entry;
+            keys[i] = ring + slot * entry;
         if (a->optional && keys[i] && !keys[i][a->head_dim]) keys[i] = NULL;
     }
     if (!a->global.entry_bytes) return 0;
     const int32_t *list = (const int32_t *)di_cpu_at(a->lists) + t * a->topk;
     size_t count = 0;
     while (count < a->topk && list[count] >= 0) {
-        keys[a->window + count] = paged_entry(a->rows, row, &a->global, (size_t)list[count]);
+        keys[a->window + count] = di_cpu_paged_entry(a->rows, row, &a->global, (size_t)list[count]);
         count++;
     }
     return count;

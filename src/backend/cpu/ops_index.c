@@ -1,57 +1,42 @@
 /* ops_index.c - indexer: index queries, scores of visible groups, candidate blocks, top-k lists. */
 #include "backend/cpu/cpu_internal.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- selection */
 
-/* Order-preserving integer of a score; -0 and +0 become equal. */
-static uint32_t ordered(float score) {
-    uint32_t bits = di_bits_from_f32(score + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+/* The float with this place in the ascending order of floats. */
+static float at_place(uint32_t place) {
+    return di_f32_from_bits(place & 0x80000000u ? place & 0x7fffffffu : ~place);
 }
 
-/* Value of the k-th largest key (k >= 1, k <= n): byte by byte from the top, a histogram each. */
-static uint32_t kth_largest(const float *scores, size_t n, size_t k) {
-    uint32_t prefix = 0, mask = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        size_t histogram[256] = {0};
-        for (size_t i = 0; i < n; i++) {
-            uint32_t key = ordered(scores[i]);
-            if ((key & mask) == prefix) histogram[key >> shift & 255]++;
-        }
-        uint32_t byte = 255;
-        while (histogram[byte] < k) k -= histogram[byte--];
-        prefix |= byte << shift;
-        mask |= 255u << shift;
+/* A number with at least k of x from it on, and no more than those equal to it too many: mostly the k-th largest. There
+ * are k numbers above -inf, k >= 1. Its place is found bit by bit, by counting. */
+static float kth_largest(const di_cpu_kernels *kernels, const float *x, size_t n, size_t k) {
+    uint32_t place = 0;
+    for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
+        size_t count = kernels->count_from(x, n, at_place(place | bit));
+        if (count >= k) place |= bit;
+        if (count == k) break;
     }
-    return prefix;
+    return at_place(place);
 }
 
 /* The tie rule (docs/numerics.md rule 6): value descending, then index ascending. Everything above the k-th value is
  * in; of those equal to it the lowest ids fill up. */
-size_t di_cpu_top_ids(const float *scores, const int32_t *ids, size_t n, size_t k, int32_t *out) {
-    size_t valid = 0;
-    for (size_t i = 0; i < n; i++) valid += scores[i] > -INFINITY;
-    size_t wanted = valid < k ? valid : k, count = 0, above = 0;
-    uint32_t threshold = 0;
-    if (valid > k && k) {
-        threshold = kth_largest(scores, n, k);
-        for (size_t i = 0; i < n; i++) above += ordered(scores[i]) > threshold;
-    }
-    size_t ties = wanted - above; /* only looked at when something is cut off */
-    for (size_t i = 0; i < n && count < wanted; i++) {
-        if (!(scores[i] > -INFINITY)) continue;
-        if (valid > k) {
-            uint32_t key = ordered(scores[i]);
-            if (key < threshold) continue;
-            if (key == threshold) {
-                if (!ties) continue;
-                ties--;
-            }
-        }
-        out[count++] = ids ? ids[i] : (int32_t)i;
+size_t di_cpu_top_ids(const di_cpu_kernels *kernels, const float *scores, const int32_t *ids, size_t n, size_t k,
+                      int32_t *out) {
+    size_t valid = kernels->count_from(scores, n, -FLT_MAX), wanted = valid < k ? valid : k, count = 0;
+    float least = valid > k && k ? kth_largest(kernels, scores, n, k) : -FLT_MAX;
+    size_t above = isinf(least) ? 0 : kernels->count_from(scores, n, nextafterf(least, INFINITY));
+    size_t ties = wanted > above ? wanted - above : 0;
+    for (size_t i = 0; i < n && count < wanted; i++) { /* without branches: nobody can foresee them */
+        bool tie = scores[i] == least && ties;
+        out[count] = ids ? ids[i] : (int32_t)i;
+        count += scores[i] > least || tie;
+        ties -= tie;
     }
     for (size_t i = count; i < k; i++) out[i] = -1;
     return count;
@@ -130,14 +115,9 @@ static void score_tile(void *arg, size_t tile, int worker) {
     if (from >= run->scored[r]) return;
     size_t count = run->scored[r] - from < SCORE_TILE ? run->scored[r] - from : SCORE_TILE;
     const di_row *row = &a->rows->rows[t];
-    const di_sequence_view *s = &a->rows->sequences[row->sequence];
     const uint8_t *keys[SCORE_TILE];
     const int32_t *groups = run->groups + r * run->members + from;
-    for (size_t i = 0; i < count; i++) {
-        size_t position = (size_t)groups[i] * a->ratio, page = position / a->rows->page_tokens;
-        size_t slot = position % a->rows->page_tokens / a->ratio;
-        keys[i] = di_cpu_at(di_buffer_at(s->pages[page], a->keys.offset + slot * a->keys.entry_bytes));
-    }
+    for (size_t i = 0; i < count; i++) keys[i] = di_cpu_paged_entry(a->rows, row, &a->keys, (size_t)groups[i]);
     run->cpu->k->index_scores(run->entries + t * a->heads * run->entry_bytes, run->weights + t * a->heads, a->heads,
                               a->dim, keys, count, run->scores + r * run->members + from,
                               run->cpu->worker_memory[worker]);
@@ -158,7 +138,7 @@ static void choose_blocks(const index_run *run, size_t r, size_t n, int32_t *out
             if (scores[g] > best[b]) best[b] = scores[g];
     }
     best[blocks - 1] = INFINITY;
-    di_cpu_top_ids(best, NULL, blocks, a->candidate_blocks, out);
+    di_cpu_top_ids(run->cpu->k, best, NULL, blocks, a->candidate_blocks, out);
 }
 
 static void list_tile(void *arg, size_t r, int worker) {
@@ -170,7 +150,8 @@ static void list_tile(void *arg, size_t r, int worker) {
         choose_blocks(run, r, n, (int32_t *)di_cpu_at(a->candidates) + t * a->candidate_blocks,
                       (float *)run->cpu->worker_memory[worker]);
     if (run->scored[r]) {
-        di_cpu_top_ids(run->scores + r * run->members, run->groups + r * run->members, run->scored[r], a->topk, list);
+        di_cpu_top_ids(run->cpu->k, run->scores + r * run->members, run->groups + r * run->members, run->scored[r],
+                       a->topk, list);
     } else {
         for (size_t i = 0; i < a->topk; i++) list[i] = i < n ? (int32_t)i : -1;
     }

@@ -430,6 +430,12 @@ static void scalar_index_scores(const uint8_t *q, const float *w, size_t heads, 
 
 /* ---------------------------------------------------------------- the table */
 
+static size_t scalar_count_from(const float *x, size_t n, float least) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += x[i] >= least;
+    return count;
+}
+
 const di_cpu_kernels di_cpu_scalar = {
     .name = "scalar",
     .product_f8 = scalar_product_f8,
@@ -459,4 +465,5 @@ const di_cpu_kernels di_cpu_scalar = {
     .engram = scalar_engram,
     .attention = scalar_attention,
     .index_scores = scalar_index_scores,
+    .count_from = scalar_count_from,
 };

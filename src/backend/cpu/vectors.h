@@ -38,7 +38,8 @@
                               float eps, bool image, uint16_t *out);                                                   \
     void di_cpu_attention_##isa(const di_cpu_attention *a);                                                            \
     void di_cpu_index_scores_##isa(const uint8_t *q, const float *w, size_t heads, size_t dim,                         \
-                                   const uint8_t *const *keys, size_t count, float *scores, void *scratch);
+                                   const uint8_t *const *keys, size_t count, float *scores, void *scratch);            \
+    size_t di_cpu_count_from_##isa(const float *x, size_t n, float least);
 
 DI_CPU_DECLARE_VECTORS(avx2)
 DI_CPU_DECLARE_VECTORS(avx512)
@@ -53,6 +54,7 @@ DI_CPU_DECLARE_VECTORS(avx512)
     .expand = di_cpu_expand_##isa, .mean = di_cpu_mean_##isa, .cos_sin = di_cpu_cos_sin_##isa,                         \
     .rotate = di_cpu_rotate_##isa, .sigmoid = di_cpu_sigmoid_##isa, .swiglu = di_cpu_swiglu_##isa,                     \
     .router_score = di_cpu_router_score_##isa, .pool2 = di_cpu_pool2_##isa, .engram = di_cpu_engram_##isa,             \
-    .attention = di_cpu_attention_##isa, .index_scores = di_cpu_index_scores_##isa
+    .attention = di_cpu_attention_##isa, .index_scores = di_cpu_index_scores_##isa,                                    \
+    .count_from = di_cpu_count_from_##isa
 
 #endif

@@ -291,6 +291,16 @@ void DI_ISA(rotate)(float *x, const float *cosine, const float *sine, size_t n, 
     }
 }
 
+/* ---------------------------------------------------------------- selection */
+
+size_t DI_ISA(count_from)(const float *x, size_t n, float least) {
+    const lanes from = lanes_set(least);
+    size_t count = 0, i = 0;
+    for (; i + DI_LANE_COUNT <= n; i += DI_LANE_COUNT) count += lanes_count(lanes_less_equal(from, lanes_load(x + i)));
+    for (; i < n; i++) count += x[i] >= least;
+    return count;
+}
+
 /* ---------------------------------------------------------------- elementwise */
 
 void DI_ISA(sigmoid)(const float *x, size_t n, float *out) {
