@@ -1,10 +1,11 @@
 /* bench_spec.c - see bench_spec.h. JSON lines on stdout, the environment first; tables for people on stderr.
  *
- *   cost        a step of 1 to 8 rows of one sequence and a block of drafts, in milliseconds and plain steps
+ *   cost        a step of 1 to 8 rows of one sequence, a block of drafts, and a cycle, which is a block and the step
+ *               that verifies it, in milliseconds and plain steps
  *   acceptance  by kind of text and temperature, whole blocks verified: how often draft 1, 2, ... is right when those
  *               before it are, tokens a cycle (tau), and the conversion 1 + n * rate of drafts a cycle and their rate
  *   speed       tokens a second with every --spec, in turns with an engine that has none, at 1, 8 and 50 streams, or
- *               at --clients
+ *               at --clients; of one stream also without the prompts, and what tau and the cost of a cycle promise
  *
  * When --spec is given there is only its speed, in five times as many turns (--spec off says how much the machine
  * scatters).
@@ -67,7 +68,8 @@ typedef struct bench {
     float temperature;
     const char *spec; /* the one to measure; NULL = all */
     int rounds;
-    tally kinds[MOST_KINDS + 1]; /* all of them first */
+    double cycle_steps[BLOCK + 1]; /* plain steps of a cycle with so many drafts; 0 = not measured */
+    tally kinds[MOST_KINDS + 1];   /* all of them first */
     uint32_t kind_count;
     samples samples;
     di_text line;
@@ -231,6 +233,7 @@ typedef struct answer {
     const text *text;
     tally *kind;
     uint64_t tokens, covered; /* covered: by steps with drafts */
+    double prompt_ms;         /* to the first token */
     uint32_t first_sample;    /* of the calibration */
 } answer;
 
@@ -310,6 +313,7 @@ static bool take_events(bench *b, answer *a, bool wait, bool sampling, di_error 
         }
         if (event.kind != DI_EVENT_DONE) continue;
         if (event.status != DI_OK) *error = event.error;
+        a->prompt_ms = event.timings.first_token_ms;
         return true;
     }
     return false;
@@ -329,6 +333,8 @@ static void end_answer(bench *b, const answer *a) {
 
 typedef struct speed {
     double tokens, seconds, cpu_seconds;
+    double decode_seconds; /* of one stream: less the time to the first tokens */
+    double decoded;        /* tokens behind those */
 } speed;
 
 static double cpu_seconds(void) {
@@ -341,6 +347,7 @@ static di_status run_texts(bench *b, di_engine *engine, uint32_t prompts, uint32
                            di_error *error) {
     answer *running = calloc(streams, sizeof *running);
     uint32_t next = 0, count = 0;
+    double prompts_ms = 0;
     if (!running) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for %u streams", streams);
     memset(b->kinds, 0, sizeof b->kinds);
     snprintf(b->kinds[0].kind, sizeof b->kinds[0].kind, "all");
@@ -359,6 +366,7 @@ static di_status run_texts(bench *b, di_engine *engine, uint32_t prompts, uint32
                 continue;
             }
             di_request_free(running[i].request);
+            prompts_ms += running[i].prompt_ms;
             end_answer(b, &running[i]);
             running[i] = running[--count];
         }
@@ -369,6 +377,8 @@ static di_status run_texts(bench *b, di_engine *engine, uint32_t prompts, uint32
     out->tokens = (double)b->kinds[0].tokens;
     out->seconds = (double)(di_now_ns() - start) / 1e9;
     out->cpu_seconds = cpu_seconds() - cpu;
+    out->decode_seconds = out->seconds - prompts_ms / 1e3;
+    out->decoded = (double)(b->kinds[0].tokens - b->kinds[0].answers);
     return error->status;
 }
 
@@ -390,6 +400,10 @@ static di_status measure_costs(bench *b, di_error *error) {
         status = write_cost(b, "rows", n, costs.rows_ms[n - 1], costs.rows_ms[0], error);
     for (uint32_t n = 1; n <= costs.block && status == DI_OK; n++)
         status = write_cost(b, "block", n, costs.block_ms[n - 1], costs.rows_ms[0], error);
+    for (uint32_t n = 1; n <= costs.block && status == DI_OK; n++) {
+        status = write_cost(b, "cycle", n, costs.cycle_ms[n - 1], costs.rows_ms[0], error);
+        if (n <= BLOCK) b->cycle_steps[n] = costs.cycle_ms[n - 1] / costs.rows_ms[0];
+    }
     return status;
 }
 
@@ -456,6 +470,23 @@ static void name_of(const bench *b, uint32_t i, char name[16]) {
         snprintf(name, 16, "auto");
 }
 
+/* Decoding alone, which the prompts of short answers hide, and what was to be expected of it. */
+static void write_decoding(bench *b, const char *spec, const speed *plain, const speed *drafts, double tau) {
+    double rates[MOST_ROUNDS] = {0}, ratios[MOST_ROUNDS] = {0};
+    size_t rounds = (size_t)b->rounds, length = strtoul(spec, NULL, 10);
+    for (size_t r = 0; r < rounds; r++) {
+        rates[r] = drafts[r].decoded / drafts[r].decode_seconds;
+        ratios[r] = rates[r] / (plain[r].decoded / plain[r].decode_seconds);
+    }
+    double rate = median(rates, rounds), ratio = median(ratios, rounds);
+    double cycle = length && length <= BLOCK ? b->cycle_steps[length] : 0;
+    put_number(b, "decoded_per_s", rate);
+    put_number(b, "times_off_decoding", ratio);
+    if (cycle > 0) put_number(b, "times_off_expected", tau / cycle);
+    di_cli_note(b->cli, "   decoding alone     | %8.1f tokens/s | %5.3f times off", rate, ratio);
+    if (cycle > 0) di_cli_note(b->cli, "   tau / cost of cycle |                   | %5.3f times off", tau / cycle);
+}
+
 static di_status write_speed(bench *b, uint32_t streams, const char *spec, const speed *plain, const speed *drafts,
                              const tally *t, di_error *error) {
     double rates[MOST_ROUNDS] = {0}, ratios[MOST_ROUNDS] = {0}, cpu[MOST_ROUNDS] = {0};
@@ -483,6 +514,7 @@ static di_status write_speed(bench *b, uint32_t streams, const char *spec, const
                 "%.2f of %.2f drafts",
                 streams, spec, rate, ratio, ratios[0], ratios[rounds - 1], cpu_ratio, share(t->tokens, t->cycles),
                 share(t->drafted, t->cycles));
+    if (streams == 1) write_decoding(b, spec, plain, drafts, share(t->tokens, t->cycles));
     return end_line(b, error);
 }
 

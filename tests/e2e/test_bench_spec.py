@@ -47,6 +47,8 @@ class BenchSpec(unittest.TestCase):
         self.assertEqual([line["rows"] for line in costs if "rows" in line], list(range(1, 9)))
         self.assertEqual([line["block"] for line in costs if "block" in line], list(range(1, 6)))
         self.assertEqual(costs[0]["plain_steps"], 1)
+        cycles = {str(line["cycle"]): line["plain_steps"] for line in costs if "cycle" in line}
+        self.assertEqual(list(cycles), list("12345"))
         acceptance = {line["kind"]: line for line in lines if line["what"] == "acceptance"}
         self.assertEqual(set(acceptance), {"ask", "text", "all"})
         for line in acceptance.values():
@@ -59,7 +61,10 @@ class BenchSpec(unittest.TestCase):
             self.assertEqual(acceptance["all"][key], acceptance["ask"][key] + acceptance["text"][key], key)
         speed = [line for line in lines if line["what"] == "speed"]
         self.assertEqual([line["spec"] for line in speed], ["1", "2", "3", "4", "5", "auto"])
-        self.assertTrue(all(line["streams"] == 1 and line["tokens_per_s"] > 0 for line in speed))
+        self.assertTrue(all(line["streams"] == 1 and line["tokens_per_s"] > 0 and line["times_off_decoding"] > 0 for line in speed))
+        for line in speed[:5]:
+            self.assertAlmostEqual(line["times_off_expected"] * cycles[line["spec"]], line["tau"], 2)
+        self.assertNotIn("times_off_expected", speed[5])
 
     def test_one_setting_alone(self):
         for spec in ("off", "2"):
