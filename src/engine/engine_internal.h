@@ -251,6 +251,7 @@ struct di_engine {
     /* what progress.c tells; written by the engine thread */
     _Atomic int64_t step_started_ns;  /* 0 while no step runs */
     _Atomic int64_t step_finished_ns; /* 0 = none yet */
+    int64_t step_ns;                  /* of the last one, from its start until its end was seen */
     _Atomic int64_t step_budget_ns;   /* what the step that was planned last may take */
     _Atomic int64_t oldest_ns;        /* submission of the oldest request in the queue; 0 = none */
 

@@ -236,6 +236,7 @@ static bool turn(di_engine *engine, bool *stopping) {
     atomic_store_explicit(&engine->step_started_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&engine->step_finished_ns, computed, memory_order_relaxed);
     went_on(engine, computed);
+    engine->step_ns = computed - planned;
     di_commit_step(engine);
     di_observe(&engine->metrics, DI_HISTOGRAM_STEP_COMMIT, (double)(di_now_ns() - computed) / 1e9);
     return true;

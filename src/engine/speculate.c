@@ -522,12 +522,14 @@ di_status di_speculation_commit(di_engine *engine, di_sequence *s, di_error *err
 void di_speculation_learn(di_engine *engine) {
     di_speculation *p = engine->speculation;
     if (!p || engine->job.status != DI_OK) return;
+    /* Waking the threads is part of it: steps with drafts cannot be planned while the one before runs. */
+    double seconds = (double)engine->step_ns / 1e9;
     uint32_t rows = engine->load.decode_rows;
-    if (!engine->load.prompt_rows) di_costs_add(&p->step_costs, rows, (double)engine->job.compute_ns / 1e9);
+    if (!engine->load.prompt_rows) di_costs_add(&p->step_costs, rows, seconds);
     if (p->tapped && p->mode == DI_SPEC_AUTO) {
         uint32_t decoding = p->base_rows ? p->base_rows : 1, all = rows + engine->load.prompt_rows;
         double plain = di_costs_get(&p->step_costs, decoding);
-        double steps = plain > 0 ? (double)engine->job.compute_ns / 1e9 / plain : 1;
+        double steps = plain > 0 ? seconds / plain : 1;
         di_budget_keys(&p->budget, steps * p->tapped / all, decoding);
     }
     if (!p->pending) return;
