@@ -22,7 +22,7 @@ typedef struct inspection {
     di_budget budget;
     di_memory_plan plan;
     di_machine machine;
-    bool draft, compact; /* the draft head is loaded; with --spec it is not, because of --prefill compact */
+    bool spec, draft, compact; /* not --spec off; the draft head is loaded; it is not, because of --prefill compact */
     size_t fault_count;
     di_text faults;  /* a line each */
     di_text missing; /* a line for each shard whose data is cut */
@@ -87,6 +87,7 @@ static void write_architecture(const inspection *in, di_text *out) {
                        c->draft_block_size, c->draft_num_experts_per_tok, c->draft_n_routed_experts,
                        in->draft     ? ""
                        : in->compact ? " (not loaded: --prefill compact)"
+                       : in->spec    ? " (not loaded: --max-rows 1)"
                                      : " (not loaded: --spec off)");
     if (c->has_vision)
         di_text_printf(out, "  vision          %u layers of %u (not used by this version)\n", c->vision_layers,
@@ -141,7 +142,7 @@ static void write_plan(const inspection *in, di_text *out) {
              p->rolling, (double)p->page / p->page_tokens);
     write_memory(out, "sequences", p->sequences, remark);
     write_memory(out, "step buffers", p->step, "");
-    if (in->draft) write_memory(out, "draft buffers", p->draft, "");
+    if (p->draft) write_memory(out, "draft buffers", p->draft, in->draft ? "" : "prompt look-up, --spec off saves it");
     write_memory(out, "kernel workspace", p->workspace, "");
     write_memory(out, "program", p->program, "code, tokenizer, threads");
     snprintf(remark, sizeof remark, "%s of it private", di_cli_size_text(p->private_bytes, number));
@@ -417,15 +418,17 @@ static di_status look(const di_config *options, inspection *in, di_error *error)
     }
     di_budget_make(&in->config, &in->budget);
     di_machine_look(in->path, &in->machine);
-    bool spec = !di_config_is(options, DI_OPT_SPEC, "off");
-    in->compact = spec && di_config_is(options, DI_OPT_PREFILL, "compact");
-    in->draft = spec && !in->compact && in->config.draft_stages;
+    in->spec = !di_config_is(options, DI_OPT_SPEC, "off");
+    bool drafts = in->spec && di_config_int(options, DI_OPT_MAX_ROWS) != 1; /* as di_speculation_wanted has it */
+    in->compact = drafts && di_config_is(options, DI_OPT_PREFILL, "compact");
+    in->draft = drafts && !in->compact && in->config.draft_stages;
     const di_plan_options plan = {.context = (uint32_t)di_config_int(options, DI_OPT_CONTEXT),
                                   .max_seqs = (uint32_t)di_config_int(options, DI_OPT_MAX_SEQS),
                                   .max_rows = (uint32_t)di_config_int(options, DI_OPT_MAX_ROWS),
                                   .threads = (uint32_t)di_config_int(options, DI_OPT_THREADS),
                                   .compact = di_config_is(options, DI_OPT_PREFILL, "compact"),
                                   .draft = in->draft,
+                                  .lookup = drafts && !in->draft,
                                   .keep = (uint32_t)di_config_int(options, DI_OPT_PREFILL_KEEP),
                                   .available = in->machine.available};
     if (plan.context > in->config.max_position_embeddings)

@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu.h"
 #include "engine/engine.h"
 #include "model/model.h"
+#include "spec/lookup.h"
 
 const char *const di_part_keys[DI_PART_COUNT] = {
     "attention", "compressor_indexer", "experts", "shared_experts", "gate", "mhc", "norms", "embed", "head", "vision",
@@ -225,6 +226,7 @@ void di_memory_plan_make(const di_model_config *config, const di_checkpoint *che
     plan->step = di_step_bytes(config, &model, plan->max_rows, di_plan_logits_rows(plan->max_rows, plan->max_seqs));
     uint64_t drafts = options->draft ? (uint64_t)plan->max_seqs * config->draft_block_size : 0;
     if (options->draft) plan->draft = di_draft_bytes(config, plan->max_seqs);
+    if (options->lookup) plan->draft = plan->max_seqs * di_lookup_bytes(plan->context);
     plan->workspace = workspace_bytes(config, (uint64_t)plan->max_rows + keep, drafts, plan->context);
     plan->program = program_bytes(config, options->threads ? options->threads : (uint64_t)di_usable_cores());
     uint64_t pages = ((uint64_t)plan->context + plan->page_tokens - 1) / plan->page_tokens;

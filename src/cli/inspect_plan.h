@@ -64,6 +64,7 @@ typedef struct di_plan_options {
     uint32_t threads;   /* 0 = one per usable core */
     bool compact;       /* --prefill compact */
     bool draft;         /* --spec, and the model has a head that is loaded then */
+    bool lookup;        /* --spec, and drafts come from prompt look-up */
     uint32_t keep;      /* --prefill-keep, 0 = window + 12 */
     uint64_t available; /* bytes this process may take; 0 = unknown */
 } di_plan_options;
@@ -79,7 +80,7 @@ typedef struct di_memory_plan {
     uint64_t sequence;  /* one sequence at `context` */
     uint64_t sequences; /* all of them */
     uint64_t step;      /* buffers of a step */
-    uint64_t draft;     /* buffers of the draft head; 0 when it is not loaded */
+    uint64_t draft;     /* buffers of the draft head or, at most, of prompt look-up; 0 without drafts */
     uint64_t workspace; /* of the kernels */
     uint64_t program;   /* code, tokenizer, threads */
     uint64_t total;

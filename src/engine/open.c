@@ -288,7 +288,12 @@ static bool has_draft_head(const di_engine *engine, const di_config *config) {
 
 static void note_lookup(const di_engine *engine, const di_config *config) {
     uint32_t length;
-    if (di_speculation_wanted(config, &length) == DI_SPEC_OFF || has_draft_head(engine, config)) return;
+    if (di_speculation_wanted(config, &length) == DI_SPEC_OFF) {
+        if (di_config_is_set(config, DI_OPT_SPEC) && !di_config_is(config, DI_OPT_SPEC, "off"))
+            di_log_write(engine->log, DI_LOG_WARN, "spec", "no drafts: --max-rows 1 leaves them no row");
+        return;
+    }
+    if (has_draft_head(engine, config)) return;
     di_log_write(engine->log, DI_LOG_INFO, "spec", "drafts come from prompt look-up alone: %s",
                  engine->config.draft_stages ? "the draft head does not go with --prefill compact"
                                              : "the model has no draft head");

@@ -17,6 +17,9 @@
 /* A sequence that rests leaves keys for the draft head again so many tokens before its rest ends. */
 enum { WARM_TOKENS = 16, MOST_CALIBRATION_BYTES = 65536 };
 
+/* auto: after so many steps with drafts comes one without, so that what drafts are compared with is as new as they. */
+enum { MOST_IN_A_ROW = 15 };
+
 struct di_speculation {
     di_speculation_mode mode;
     uint32_t length, longest; /* drafts of a block, in this step and at most */
@@ -30,6 +33,7 @@ struct di_speculation {
     double extra, plain;               /* seconds that it took more, and that it would have taken without drafts */
     uint32_t won;                      /* tokens it gave more */
     uint32_t tapped;                   /* its rows that leave keys for the head */
+    uint32_t in_a_row;                 /* steps with drafts since the last one without */
     di_draft_watch watch;              /* fixed before the first request */
 
     /* the step being planned: sequences that decode */
@@ -57,7 +61,7 @@ struct di_speculation {
 di_speculation_mode di_speculation_wanted(const di_config *config, uint32_t *length) {
     const char *text = di_config_text(config, DI_OPT_SPEC);
     *length = 0;
-    if (strcmp(text, "off") == 0) return DI_SPEC_OFF;
+    if (strcmp(text, "off") == 0 || di_config_int(config, DI_OPT_MAX_ROWS) == 1) return DI_SPEC_OFF;
     if (strcmp(text, "auto") == 0) return DI_SPEC_AUTO;
     *length = (uint32_t)strtoul(text, NULL, 10);
     return DI_SPEC_FIXED;
@@ -384,8 +388,11 @@ void di_speculate(di_engine *engine, uint32_t most_rows) {
     p->plain = 0;
     uint32_t logits = engine->max_logits;
     if (most_rows > logits) most_rows = logits;
+    uint32_t in_a_row = p->in_a_row;
+    p->in_a_row = 0;
     if (!wanting || p->count >= most_rows) return;
-    if (p->mode == DI_SPEC_AUTO && !promising(p, wanting, most_rows)) return;
+    if (p->mode == DI_SPEC_AUTO && (in_a_row >= MOST_IN_A_ROW || !promising(p, wanting, most_rows))) return;
+    p->in_a_row = in_a_row + 1;
     draft(engine, wanting);
     choose_lengths(p, wanting, most_rows);
     p->pending = true;

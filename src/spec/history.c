@@ -1,8 +1,11 @@
 /* history.c - see history.h. */
 #include "spec/history.h"
 
-/* Counts remember about sixteen cycles; the first guess of a rate weighs as much as two. */
-static const double FADE = 0.94, GUESS = 0.8, GUESS_WEIGHT = 2, GAIN_SHARE = 0.2, NOT_PAYING = -0.05;
+/* Counts remember about sixteen cycles; the first guess of a rate weighs as much as two. A cycle that wins a quarter of
+ * a plain step on the mean wins or loses more than one by chance, so that losses of MOST_LOST say something and a few
+ * bad cycles do not. */
+static const double FADE = 0.94, GUESS = 0.8, GUESS_WEIGHT = 2, DECLINED = 0.7;
+static const double MOST_LOST = 4, AFTER_REST = 2.5, MOST_WON = 8;
 enum { FIRST_PAUSE = 32, LONGEST_PAUSE = 1024 };
 
 void di_history_start(di_history *h, const di_history *others) {
@@ -15,9 +18,17 @@ void di_history_start(di_history *h, const di_history *others) {
 }
 
 void di_history_decline(di_history *h) {
+    for (uint32_t j = 0; j < DI_SPEC_MOST; j++) {
+        h->at[j].tried *= DECLINED;
+        h->at[j].accepted *= DECLINED;
+    }
+    h->rest = FIRST_PAUSE;
+}
+
+static void give_up(di_history *h) {
     h->pause = !h->pause ? FIRST_PAUSE : h->pause < LONGEST_PAUSE ? 2 * h->pause : LONGEST_PAUSE;
     h->rest = h->pause;
-    h->gain = 0; /* the next try starts afresh; pause remembers */
+    h->lost = AFTER_REST;
 }
 
 void di_history_add(di_history *h, uint32_t verified, uint32_t accepted, double plain) {
@@ -30,10 +41,10 @@ void di_history_add(di_history *h, uint32_t verified, uint32_t accepted, double 
         h->at[j].accepted = h->at[j].accepted * FADE + (j < accepted);
     }
     if (!(plain > 0)) return;
-    double won = (double)accepted + 1 - plain;
-    h->gain += GAIN_SHARE * (won - h->gain);
-    if (h->gain >= 0) h->pause = 0;
-    if (h->gain < NOT_PAYING) di_history_decline(h);
+    h->lost -= (double)accepted + 1 - plain;
+    if (h->lost < -MOST_WON) h->lost = -MOST_WON;
+    if (h->lost <= 0) h->pause = 0;
+    if (h->lost > MOST_LOST) give_up(h);
 }
 
 void di_history_plain(di_history *h) {

@@ -1,9 +1,10 @@
 /* history.h - how drafts of one sequence fared, and whether to go on drafting for it.
  *
  * Rates are conditional (draft j accepted when those before it were) and fade, so that a change of text shows. A cycle
- * pays when it committed more tokens than plain steps would have in its time; when cycles do not pay for a while, or
- * are not expected to, the sequence goes without drafts for a number of tokens that doubles each time, then tries
- * again. Plain data, one thread.
+ * pays when it committed more tokens than plain steps would have in its time; when cycles have lost some steps the
+ * sequence goes without drafts for a number of tokens that doubles each time, then tries again. When drafts are not
+ * expected to pay it goes without for a short while and forgets some of what it expects, so that it is tried again some
+ * day. Plain data, one thread.
  */
 #ifndef DI_SPEC_HISTORY_H
 #define DI_SPEC_HISTORY_H
@@ -17,7 +18,7 @@ typedef struct di_history {
     struct {
         double tried, accepted; /* fading counts */
     } at[DI_SPEC_MOST];
-    double gain;                /* fading mean of tokens won a cycle; may be negative */
+    double lost;                /* plain steps, of late; negative = won */
     uint32_t pause, rest;       /* length of the last pause, tokens left of it */
     uint64_t drafted, accepted; /* ever */
 } di_history;                   /* zero-initialised: nothing is known, drafting is on */

@@ -11,11 +11,20 @@ struct di_lookup {
     uint32_t mask;
 };
 
+static uint32_t slots_for(uint32_t max_ids) {
+    uint32_t slots = 64;
+    while (slots < max_ids && slots < 1u << 30) slots *= 2;
+    return slots;
+}
+
+uint64_t di_lookup_bytes(uint32_t max_ids) {
+    return sizeof(di_lookup) + ((uint64_t)max_ids + 1 + slots_for(max_ids)) * sizeof(uint32_t);
+}
+
 di_status di_lookup_new(uint32_t max_ids, di_lookup **out, di_error *error) {
     *out = NULL;
     di_lookup *l = calloc(1, sizeof *l);
-    uint32_t slots = 64;
-    while (slots < max_ids && slots < 1u << 30) slots *= 2;
+    uint32_t slots = slots_for(max_ids);
     if (l) {
         l->max_ids = max_ids;
         l->mask = slots - 1;

@@ -14,7 +14,9 @@ enum { DI_LOOKUP_LEAST = 2, DI_LOOKUP_TRIES = 16, DI_LOOKUP_REACH = 32 };
 
 typedef struct di_lookup di_lookup;
 
-/* For a sequence of at most max_ids ids; all memory is taken here (8 to 16 bytes an id). */
+/* What one for max_ids ids takes: 8 to 12 bytes an id. */
+uint64_t di_lookup_bytes(uint32_t max_ids);
+/* For a sequence of at most max_ids ids; all memory is taken here. */
 di_status di_lookup_new(uint32_t max_ids, di_lookup **lookup, di_error *error);
 void di_lookup_free(di_lookup *lookup); /* NULL is allowed */
 

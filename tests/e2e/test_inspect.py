@@ -87,14 +87,18 @@ class Inspect(unittest.TestCase):
         """--spec decides whether the plan counts it, as it decides whether the engine loads it."""
         plans = {}
         for options, says in (("--spec", "off"), "(not loaded: --spec off)"), ((), "experts\n"), (
-                ("--spec", "3", "--prefill", "compact"), "(not loaded: --prefill compact)"):
+                ("--spec", "3", "--prefill", "compact"), "(not loaded: --prefill compact)"), (("--spec", "4", "--max-rows", "1"), "(not loaded: --max-rows 1)"):
             code, out, _ = run(TINY, "--context", "1000", *options)
             self.assertEqual(code, 0)
             self.assertIn(says, out[out.index("  draft head  "):].split("\n", 1)[0] + "\n")
             plans[options[:2]] = self.inspect_json(TINY, "--context", "1000", *options)["plan"]
-        off, on, compact = plans.values()
+        off, on, compact, _ = plans.values()
         self.assertEqual((off["draft"], off["not_loaded"]), (0, 4140888))
-        self.assertEqual((compact["draft"], compact["not_loaded"]), (0, 4140888))
+        self.assertEqual(compact["not_loaded"], 4140888)
+        one = self.inspect_json(TINY, "--context", "1000", "--max-rows", "1")["plan"]
+        self.assertEqual((one["draft"], one["not_loaded"]), (0, 4140888))
+        # prompt look-up: 32 bytes, a link for each id, and slots for a power of two of them
+        self.assertEqual(compact["draft"] // compact["max_seqs"] // 4, 1000 + 1 + 1024 + 8)
         self.assertEqual(on["not_loaded"], 0)
         self.assertGreater(on["draft"], 0)
         self.assertGreater(on["sequence_fixed"], off["sequence_fixed"])

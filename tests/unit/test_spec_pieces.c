@@ -321,6 +321,13 @@ static void new_sequences_expect_what_others_found(void **state) {
     assert_true(survivals[0] > 0.7f);
     di_history_decline(&h);
     assert_false(di_history_wants(&h));
+    for (int i = 0; i < 100; i++) di_history_add(&h, 5, 0, 0);
+    di_history_survivals(&h, 5, survivals);
+    assert_true(survivals[0] < 0.2f);
+    for (int i = 0; i < 20; i++) di_history_decline(&h); /* what is known fades, so that it is tried again */
+    di_history_survivals(&h, 5, survivals);
+    assert_true(survivals[0] > 0.75f);
+    assert_int_equal(tokens_until_next_try(&h), 32); /* nothing was lost, so pauses do not grow */
 }
 
 /* ---------------------------------------------------------------- budget */
