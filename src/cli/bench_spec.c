@@ -400,7 +400,7 @@ static di_status measure_costs(bench *b, di_error *error) {
         status = write_cost(b, "rows", n, costs.rows_ms[n - 1], costs.rows_ms[0], error);
     for (uint32_t n = 1; n <= costs.block && status == DI_OK; n++)
         status = write_cost(b, "block", n, costs.block_ms[n - 1], costs.rows_ms[0], error);
-    for (uint32_t n = 1; n <= costs.block && status == DI_OK; n++) {
+    for (uint32_t n = 1; n <= costs.block && costs.cycle_ms[n - 1] > 0 && status == DI_OK; n++) {
         status = write_cost(b, "cycle", n, costs.cycle_ms[n - 1], costs.rows_ms[0], error);
         if (n <= BLOCK) b->cycle_steps[n] = costs.cycle_ms[n - 1] / costs.rows_ms[0];
     }
@@ -475,6 +475,7 @@ static void write_decoding(bench *b, const char *spec, const speed *plain, const
     double rates[MOST_ROUNDS] = {0}, ratios[MOST_ROUNDS] = {0};
     size_t rounds = (size_t)b->rounds, length = strtoul(spec, NULL, 10);
     for (size_t r = 0; r < rounds; r++) {
+        if (!(plain[r].decoded > 0 && drafts[r].decoded > 0)) return; /* answers of one token */
         rates[r] = drafts[r].decoded / drafts[r].decode_seconds;
         ratios[r] = rates[r] / (plain[r].decoded / plain[r].decode_seconds);
     }

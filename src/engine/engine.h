@@ -125,7 +125,7 @@ typedef struct di_spec_costs {           /* milliseconds */
     double rows_ms[DI_SPEC_COST_ROWS];   /* a step of 1, 2, ... rows of one sequence */
     uint32_t block;                      /* drafts of the head's block; 0 = no head is loaded */
     double block_ms[DI_SPEC_COST_BLOCK]; /* [block] of 1, 2, ... rows */
-    double cycle_ms[DI_SPEC_COST_BLOCK]; /* [block] 1, 2, ... drafts and the step that verifies them */
+    double cycle_ms[DI_SPEC_COST_BLOCK]; /* [block] 1, 2, ... drafts and the step that verifies them; 0 = too long */
 } di_spec_costs;
 
 /* Best of `rounds`, behind `context` positions; on an engine without requests. */

@@ -44,7 +44,8 @@ typedef struct measurement {
     uint32_t context, rounds;
     di_spec_costs *costs;
     di_state *state;
-    int32_t *ids; /* [context + DI_SPEC_COST_ROWS] */
+    uint32_t rows; /* of the longest step */
+    int32_t *ids;  /* [context + rows] */
     di_status status;
     di_error *error;
 } measurement;
@@ -103,12 +104,13 @@ static bool draft(measurement *m, uint32_t n) {
 /* Of two cycles the second: see above. */
 static bool measure_drafts(measurement *m) {
     for (uint32_t n = 1; n <= m->costs->block; n++) {
-        if (!draft(m, n) || !compute(m, n + 1, 0, 0)) return false;
+        uint32_t rows = n < m->rows ? n + 1 : m->rows;
+        if (!draft(m, n) || !compute(m, rows, 0, 0)) return false;
         int64_t start = di_now_ns();
         if (!draft(m, n)) return false;
         keep_least(&m->costs->block_ms[n - 1], start);
-        if (!compute(m, n + 1, 0, 0)) return false;
-        keep_least(&m->costs->cycle_ms[n - 1], start);
+        if (!compute(m, rows, 0, 0)) return false;
+        if (rows == n + 1) keep_least(&m->costs->cycle_ms[n - 1], start);
     }
     return true;
 }
@@ -129,7 +131,7 @@ static void measure(void *arg) {
         m->status = DI_ERR_INTERNAL;
         return;
     }
-    uint32_t total = m->context + DI_SPEC_COST_ROWS;
+    uint32_t total = m->context + m->rows;
     if (failed(m, di_state_new(engine->pages, total, &m->state, m->error))) return;
     di_prefix_make_room(engine->cache, di_state_pages_missing(m->state, total));
     bool good = true;
@@ -151,13 +153,15 @@ di_status di_engine_measure_spec(di_engine *engine, uint32_t context, uint32_t r
     *costs = (di_spec_costs){0};
     if (engine->speculation && di_speculation_head(engine->speculation)) costs->block = di_draft_length(engine->model);
     if (costs->block > DI_SPEC_MOST) costs->block = DI_SPEC_MOST;
-    if (!context || context + DI_SPEC_COST_ROWS > engine->context || engine->max_logits < DI_SPEC_COST_ROWS)
+    m.rows = costs->block >= DI_SPEC_COST_ROWS ? costs->block + 1 : DI_SPEC_COST_ROWS;
+    if (m.rows > engine->max_logits) m.rows = engine->max_logits;
+    if (!context || context + m.rows > engine->context || m.rows < DI_SPEC_COST_ROWS)
         return di_fail(error, DI_ERR_CONFIG, "context", "measuring %u positions and %d rows does not fit this engine",
                        context, DI_SPEC_COST_ROWS);
-    m.ids = malloc((context + DI_SPEC_COST_ROWS) * sizeof *m.ids);
+    m.ids = malloc(((size_t)context + m.rows) * sizeof *m.ids);
     if (!m.ids) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for token ids");
     uint64_t dice = 1;
-    for (uint32_t i = 0; i < context + DI_SPEC_COST_ROWS; i++) {
+    for (uint32_t i = 0; i < context + m.rows; i++) {
         dice = dice * 6364136223846793005u + 1442695040888963407u;
         m.ids[i] = (int32_t)(dice >> 33) % (int32_t)engine->info.vocabulary;
     }

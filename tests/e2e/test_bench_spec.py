@@ -66,6 +66,21 @@ class BenchSpec(unittest.TestCase):
             self.assertAlmostEqual(line["times_off_expected"] * cycles[line["spec"]], line["tau"], 2)
         self.assertNotIn("times_off_expected", speed[5])
 
+    def test_long_blocks(self):
+        """Also blocks longer than the rows of the table, and than the rows of logits that a step may have."""
+        for block in (8, 33):
+            with open(os.path.join(NANO, "config.json"), encoding="utf-8") as file:
+                config = json.load(file)
+            config.get("text_config", config)["dspark_block_size"] = block
+            with open(os.path.join(self.folder.name, "config.json"), "w", encoding="utf-8") as file:
+                json.dump(config, file)
+            with open(self.input, "w", encoding="utf-8") as file:
+                file.write(jsonl({"token_ids": [0, 40, 41]}))
+            lines = self.bench(self.folder.name, "--load-format", "dummy", "--input", self.input, "--clients", "1", "--max-tokens", "1", "--temperature", "0", "--context", "512", "--max-seqs", "8").lines()
+            cycles = [line["cycle"] for line in lines if line["what"] == "cost" and "cycle" in line]
+            self.assertEqual(cycles, list(range(1, min(block, 31) + 1)))
+            self.assertTrue(all("times_off_decoding" not in line for line in lines))  # answers of one token
+
     def test_one_setting_alone(self):
         for spec in ("off", "2"):
             lines = self.bench("--input", self.input, "--spec", spec, "--clients", "1", "--max-tokens", "6", "--threads", "1").lines()
