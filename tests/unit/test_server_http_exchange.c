@@ -536,8 +536,25 @@ static void work_outlives_its_client(void **state) {
 
 /* ---------------------------------------------------------------- limits */
 
+/* Says `bytes` and no more. True when the server told `http_status` and closed; how long it took in *waited_ns. */
+static bool is_told(uint16_t port, const char *bytes, int http_status, int64_t *waited_ns) {
+    int64_t then = di_now_ns();
+    int socket = di_test_connect(port, 5000);
+    di_text text = {0};
+    bool closed;
+    di_test_puts(socket, bytes);
+    di_test_receive(socket, NULL, &text, &closed);
+    *waited_ns = di_now_ns() - then;
+    bool good = closed && di_test_status(&text) == http_status; /* by the server, not by the patience of the socket */
+    di_text_free(&text);
+    close(socket);
+    return good;
+}
+
+/* A process that was stopped meanwhile may have said its bytes too late: such a try does not count. */
 static void slow_clients_are_told(void **state) {
     (void)state;
+    enum { TRIES = 20, STOPPED_NS = 300000000 };
     di_test_server test;
     start(&test, (const char *const[]){"header-timeout-ms", "150", "body-timeout-ms", "150", "idle-timeout-ms", "150",
                                        "limit-body-bytes", "1000", NULL});
@@ -551,17 +568,14 @@ static void slow_clients_are_told(void **state) {
                 {"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\na", 408},
                 {"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n", 200}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        int64_t then = di_now_ns();
-        int socket = di_test_connect(test.port, 5000);
-        di_text text = {0};
-        bool closed;
-        di_test_puts(socket, rows[i].bytes);
-        di_test_receive(socket, NULL, &text, &closed);
-        assert_true(closed); /* by the server, not by the patience of the socket */
-        assert_true(di_now_ns() - then >= 140000000);
-        assert_int_equal(di_test_status(&text), rows[i].http_status);
-        di_text_free(&text);
-        close(socket);
+        int64_t waited = 0;
+        bool good = false;
+        for (int t = 0; !good && t < TRIES; t++) {
+            good = is_told(test.port, rows[i].bytes, rows[i].http_status, &waited);
+            if (!good && waited < STOPPED_NS) fail_msg("row %zu after %lld ms", i, (long long)waited / 1000000);
+        }
+        assert_true(good);
+        assert_true(waited >= 140000000);
     }
     di_test_server_stop(&test);
 }
