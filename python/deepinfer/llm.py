@@ -76,7 +76,7 @@ class LLM:
     thinking                chat with reasoning: True, False, None = the model's default
     reasoning_effort        "low", "high", "max" or 1 .. 100
     generation_config       "none", or "model": the model's temperature and top_p where no SamplingParams are given
-    spec                    drafts: "auto", 1 .. 8 or "off"; they change the speed and no token
+    spec                    drafts: "auto", 1 .. 8 or "off" ("auto"); they change the speed and no token
     speculative_config      the same as vLLM says it: {"num_speculative_tokens": 4}
 
     Every other option of docs/configuration.md goes by its name with underscores: threads, cpu_isa, chunk, cache_ram,

@@ -30,15 +30,15 @@ class Logprob:
 
 @dataclasses.dataclass
 class Usage:
-    """Tokens of a request."""
+    """Tokens of a request. How many drafts there were depends on time, not on the request, so == leaves them out."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     """Of the prompt's tokens, those whose state came out of the cache."""
     completion_tokens: int = 0
     reasoning_tokens: int = 0
-    draft_tokens: int = 0
-    accepted_draft_tokens: int = 0
+    draft_tokens: int = dataclasses.field(default=0, compare=False)
+    accepted_draft_tokens: int = dataclasses.field(default=0, compare=False)
 
 
 @dataclasses.dataclass

@@ -155,7 +155,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     """The stop string that ended an answer belongs to its text."""
     draft_records: bool = False
-    """Report what became of drafts (LLM(spec=...)) in `drafts` of each answer."""
+    """Report what became of drafts in `drafts` of each answer; an LLM drafts unless it has spec="off"."""
 
     def __post_init__(self) -> None:
         self.validate()

@@ -199,6 +199,8 @@ static int run(di_cli *cli) {
     di_arena *arena = di_arena_new(0);
     di_status status = arena ? DI_OK : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
     if (status == DI_OK) status = di_cli_check_input(cli, &error);
+    /* Nothing is drafted here, so the memory of the draft head is saved, whatever was asked for. */
+    if (status == DI_OK) status = di_config_set(cli->config, "spec", "off", DI_CONFIG_FLAG, &error);
     if (status == DI_OK) status = di_cli_open_engine(cli, &engine, &error);
     if (status == DI_OK) status = di_cli_catch_interrupts(cli, &error);
     int code;

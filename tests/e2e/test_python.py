@@ -486,6 +486,13 @@ class States(Engines):
             self.assertIn(path, str(caught.exception))
 
 
+class Equality(common.Case):
+    def test_usage_is_equal_whatever_the_drafts(self):
+        usage = deepinfer.Usage(5, 2, 7, 1, draft_tokens=6, accepted_draft_tokens=3)
+        self.assertEqual(usage, deepinfer.Usage(5, 2, 7, 1))
+        self.assertNotEqual(usage, deepinfer.Usage(5, 2, 8, 1, draft_tokens=6, accepted_draft_tokens=3))
+
+
 class Tiny(common.Case):
     """What the small model of the other tests has no words for."""
 

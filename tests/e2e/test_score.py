@@ -68,6 +68,13 @@ class Score(Case):
         for more in (("--threads", "1"), ("--threads", "3"), ("--chunk", "1"), ("--max-rows", "5"), ("--cpu-isa", "scalar"), ("--prefill", "compact"), ("--context", "600")):
             self.assertEqual(self.ok("score", NANO, "--json", *more, stdin=lines).out, base, more)
 
+    def test_nothing_is_drafted(self):
+        base = self.ok("score", NANO, "--prompt", TEXT)
+        for options in ((), ("--spec", "auto"), ("--spec", "5")):
+            result = self.ok("score", NANO, "--prompt", TEXT, "--log-level", "info", "--prefill", "compact", *options)
+            self.assertEqual(result.text, base.text, options)
+            self.assertNotIn("drafts come from", result.err)  # said with compact where --spec is not off
+
     def test_one_token_has_no_perplexity(self):
         line = self.ok("score", NANO, "--json", "--prompt", "").lines()[0]
         self.assertEqual((line["tokens"], line["nll"], line["perplexity"], line["token_logprobs"]), (1, 0, None, [None]))

@@ -428,13 +428,13 @@ static void scalar_index_scores(const uint8_t *q, const float *w, size_t heads, 
     }
 }
 
-/* ---------------------------------------------------------------- the table */
-
 static size_t scalar_count_from(const float *x, size_t n, float least) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) count += x[i] >= least;
     return count;
 }
+
+/* ---------------------------------------------------------------- the table */
 
 const di_cpu_kernels di_cpu_scalar = {
     .name = "scalar",
