@@ -393,6 +393,8 @@ static di_status write_cost(bench *b, const char *key, uint32_t rows, double ms,
     return end_line(b, error);
 }
 
+_Static_assert((int)DI_SPEC_COST_BLOCK <= (int)BLOCK, "every cycle has its place");
+
 static di_status measure_costs(bench *b, di_error *error) {
     di_spec_costs costs;
     di_status status = di_engine_measure_spec(b->drafts, COST_CONTEXT, COST_ROUNDS, &costs, error);
@@ -402,7 +404,7 @@ static di_status measure_costs(bench *b, di_error *error) {
         status = write_cost(b, "block", n, costs.block_ms[n - 1], costs.rows_ms[0], error);
     for (uint32_t n = 1; n <= costs.block && costs.cycle_ms[n - 1] > 0 && status == DI_OK; n++) {
         status = write_cost(b, "cycle", n, costs.cycle_ms[n - 1], costs.rows_ms[0], error);
-        if (n <= BLOCK) b->cycle_steps[n] = costs.cycle_ms[n - 1] / costs.rows_ms[0];
+        b->cycle_steps[n] = costs.cycle_ms[n - 1] / costs.rows_ms[0];
     }
     return status;
 }
