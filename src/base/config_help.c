@@ -117,7 +117,8 @@ static const char introduction[] =
     "| `DEEPINFER_BATCH_INVARIANT` | `1` is always so; `0` is accepted with a note: there is nothing to switch off |\n"
     "| `DEEPINFER_ENABLE_MTP_VARLEN` | `1`: `--spec auto`; `0`: a fixed number of drafts, 5 if the next one says "
     "nothing |\n"
-    "| `DEEPINFER_USE_NEXTN_DECODE` | `0`: `--spec off`; N: `--spec N`, or `auto` if the one above is `1` |\n";
+    "| `DEEPINFER_USE_NEXTN_DECODE` | `0`: `--spec off`; N: `--spec N`, 8 at most, or `auto` if the one above "
+    "is `1` |\n";
 
 void di_config_write_markdown(di_text *out) {
     const di_config_row *rows = di_config_rows();

@@ -618,6 +618,7 @@ static di_status measure(bench *b, di_error *error) {
     float given = one ? (float)di_config_float(config, DI_OPT_TEMPERATURE) : 0;
     const char *path = di_config_text(config, DI_OPT_CALIBRATE);
     int64_t tokens = di_config_int(config, DI_OPT_MAX_TOKENS);
+    char cut[16];
     if (di_config_is_set(config, DI_OPT_CLIENTS)) {
         streams[0] = (uint32_t)di_config_int(config, DI_OPT_CLIENTS);
         stream_counts = 1;
@@ -631,6 +632,10 @@ static di_status measure(bench *b, di_error *error) {
     b->max_tokens = tokens > 0 ? tokens : USUAL_TOKENS;
     b->temperature = given;
     di_status status = open_engines(b, path[0], error);
+    if (b->spec && strtoul(b->spec, NULL, 10) > b->block && b->block) { /* the engine has said so */
+        snprintf(cut, sizeof cut, "%u", b->block);
+        b->spec = cut;
+    }
     if (status == DI_OK) status = read_texts(b, error);
     if (status == DI_OK) status = write_environment(b, error);
     if (status == DI_OK && path[0]) return calibrate(b, path, error);

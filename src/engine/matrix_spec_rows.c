@@ -113,6 +113,7 @@ bool matrix_drafts(matrix *m, uint64_t round) {
         {"--spec 1", "1", OWN, false, false},
         {"--spec 2", "2", OWN, false, false},
         {"--spec 3", "3", OWN, false, false},
+        {"--spec 4", "4", OWN, false, false},
         {"--spec 5", "5", OWN, false, false},
         {"--spec 8", "8", OWN, false, false},
         {"--spec auto", "auto", OWN, false, false},
@@ -126,7 +127,7 @@ bool matrix_drafts(matrix *m, uint64_t round) {
     const matrix_set *set = NULL;
     bool ok = true;
     for (uint32_t i = 0; ok && i < MATRIX_COUNT(variants); i++) {
-        if (matrix_is_small(m) && i < 6 && i % 2 == 0) continue;
+        if (matrix_is_small(m) && i < 7 && i % 2 == 0) continue;
         matrix_reseed(m, round, 70 + i);
         if (!matrix_begin(m, "T7", variants[i].name)) continue;
         if (!set) set = long_answers(m, round);

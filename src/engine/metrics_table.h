@@ -25,6 +25,7 @@ DI_COUNTER(DISK_EVICTED,       "deepinfer_disk_evicted_total",       "records re
 DI_COUNTER(PREEMPTIONS,        "deepinfer_preemptions_total",        "requests that gave up their state for another")
 DI_COUNTER(SWAPPED_BYTES,      "deepinfer_swapped_bytes_total",      "bytes of state objects swapped out")
 DI_COUNTER(RECOMPUTES,         "deepinfer_recomputes_total",         "preempted sequences computed again because the swap space was full")
+DI_COUNTER(DRAFT_CYCLES,       "deepinfer_draft_cycles_total",       "times that drafts of a sequence went through the model; accepted drafts a cycle, and one, are its tokens")
 DI_COUNTER(DRAFTED,            "deepinfer_draft_tokens_total",       "drafts that went through the model")
 DI_COUNTER(ACCEPTED,           "deepinfer_accepted_draft_tokens_total", "drafts that were what the sampler chose")
 DI_COUNTER(GRAMMARS_COMPILED,  "deepinfer_grammars_compiled_total",  "grammars compiled for structured output")

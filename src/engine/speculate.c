@@ -205,7 +205,7 @@ bool di_speculation_widen(di_speculation *p, uint32_t top_stride) {
 
 /* ---------------------------------------------------------------- drafting */
 
-/* Tokens that may follow the next one: a draft beyond them could never be committed. */
+/* The next token and those that may follow it: a draft that stands behind them could never be committed. */
 static uint32_t tokens_left(const di_sequence *s) {
     uint64_t end = s->request->prompt_count + s->request->max_tokens;
     return end > s->ids_count ? (uint32_t)(end - s->ids_count) : 0;
@@ -500,6 +500,7 @@ di_status di_speculation_commit(di_engine *engine, di_sequence *s, di_error *err
     di_request *request = s->request;
     di_model_commit(engine->model, engine->step, s->step_index, v->chosen, di_state_get_view(s->state));
     di_count(&engine->metrics, DI_COUNT_COMPUTED_ROWS, v->chosen);
+    di_count(&engine->metrics, DI_COUNT_DRAFT_CYCLES, 1);
     di_count(&engine->metrics, DI_COUNT_DRAFTED, v->length);
     di_count(&engine->metrics, DI_COUNT_ACCEPTED, v->accepted);
     request->draft_tokens += v->length;

@@ -173,6 +173,7 @@ static void write_aliases(const di_metrics *metrics, const char *labels, di_text
         {"vllm:request_success_total", "counter", ",finished_reason=\"done\"", done},
         {"vllm:request_success_total", "counter", ",finished_reason=\"abort\"", aborted},
         {"vllm:request_success_total", "counter", ",finished_reason=\"error\"", failed > 0 ? failed : 0},
+        {"vllm:spec_decode_num_drafts_total", "counter", "", counter(metrics, DI_COUNT_DRAFT_CYCLES)},
         {"vllm:spec_decode_num_draft_tokens_total", "counter", "", counter(metrics, DI_COUNT_DRAFTED)},
         {"vllm:spec_decode_num_accepted_tokens_total", "counter", "", counter(metrics, DI_COUNT_ACCEPTED)},
         {"vllm:corrupted_requests_total", "counter", "", counter(metrics, DI_COUNT_NUMERIC_FAULTS)},

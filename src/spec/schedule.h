@@ -21,7 +21,7 @@ void di_survivals(const float *confidences, const float *temperatures, uint32_t 
 
 typedef struct di_offer {   /* the drafts of one request */
     const float *survivals; /* [count] */
-    uint32_t count;         /* cut to what may still be committed: tokens left - 1, drafts that a grammar allows */
+    uint32_t count;         /* cut to what may still be committed: tokens left - 1 */
     uint32_t length;        /* out: drafts to verify */
 } di_offer;
 

@@ -294,8 +294,8 @@ DI_LANES lane_mask lanes_less_equal(lanes a, lanes b) {
     return DI_BOTH(lane_mask, _mm256_cmp_ps(a.low, b.low, _CMP_LE_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LE_OQ));
 }
 DI_LANES size_t lanes_count(lane_mask mask) {
-    return (size_t)(__builtin_popcount((unsigned)_mm256_movemask_ps(mask.low)) +
-                    __builtin_popcount((unsigned)_mm256_movemask_ps(mask.high)));
+    unsigned bits = (unsigned)_mm256_movemask_ps(mask.low) | (unsigned)_mm256_movemask_ps(mask.high) << 8;
+    return (size_t)__builtin_popcount(bits);
 }
 DI_LANES lane_mask lanes_unordered(lanes a) {
     return DI_BOTH(lane_mask, _mm256_cmp_ps(a.low, a.low, _CMP_UNORD_Q), _mm256_cmp_ps(a.high, a.high, _CMP_UNORD_Q));
