@@ -67,6 +67,7 @@ typedef struct bench {
     int64_t max_tokens;
     float temperature;
     const char *spec; /* the one to measure; NULL = all */
+    char cut[16];     /* that one, if the block is shorter */
     int rounds;
     double cycle_steps[BLOCK + 1]; /* plain steps of a cycle with so many drafts; 0 = not measured */
     tally kinds[MOST_KINDS + 1];   /* all of them first */
@@ -618,7 +619,6 @@ static di_status measure(bench *b, di_error *error) {
     float given = one ? (float)di_config_float(config, DI_OPT_TEMPERATURE) : 0;
     const char *path = di_config_text(config, DI_OPT_CALIBRATE);
     int64_t tokens = di_config_int(config, DI_OPT_MAX_TOKENS);
-    char cut[16];
     if (di_config_is_set(config, DI_OPT_CLIENTS)) {
         streams[0] = (uint32_t)di_config_int(config, DI_OPT_CLIENTS);
         stream_counts = 1;
@@ -633,8 +633,8 @@ static di_status measure(bench *b, di_error *error) {
     b->temperature = given;
     di_status status = open_engines(b, path[0], error);
     if (b->spec && strtoul(b->spec, NULL, 10) > b->block && b->block) { /* the engine has said so */
-        snprintf(cut, sizeof cut, "%u", b->block);
-        b->spec = cut;
+        snprintf(b->cut, sizeof b->cut, "%u", b->block);
+        b->spec = b->cut;
     }
     if (status == DI_OK) status = read_texts(b, error);
     if (status == DI_OK) status = write_environment(b, error);
