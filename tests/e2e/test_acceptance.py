@@ -211,7 +211,7 @@ class Acceptance(Case):
                 self.assertEqual(status, 400, name)
                 self.assertTrue(answer["error"]["message"], name)
             self.assertEqual(self.core(beside.result()), alone)
-        self.assertTrue(self.settled(server))
+        self.eventually(lambda: self.settled(server))
 
     def test_ssrf_no_address_is_fetched(self):
         """Remote images are refused by every interface, and nobody is asked for them."""
