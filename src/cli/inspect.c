@@ -419,7 +419,7 @@ static di_status look(const di_config *options, inspection *in, di_error *error)
     di_budget_make(&in->config, &in->budget);
     di_machine_look(in->path, &in->machine);
     in->spec = !di_config_is(options, DI_OPT_SPEC, "off");
-    bool drafts = in->spec && di_config_int(options, DI_OPT_MAX_ROWS) != 1; /* as di_speculation_wanted has it */
+    bool drafts = di_plan_drafts(options);
     in->compact = drafts && di_config_is(options, DI_OPT_PREFILL, "compact");
     in->draft = drafts && !in->compact && in->config.draft_stages;
     const di_plan_options plan = {.context = (uint32_t)di_config_int(options, DI_OPT_CONTEXT),

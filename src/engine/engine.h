@@ -134,6 +134,9 @@ di_status di_engine_measure_spec(di_engine *engine, uint32_t context, uint32_t r
 
 /* ------------------------------------------------------------------------------------------- memory plan */
 
+/* Whether an engine with this configuration drafts: not with --spec off, and not where a step has no row for a draft.
+ */
+bool di_plan_drafts(const di_config *config);
 /* Rows of logits that one step may ask for: the step's buffers and the memory plan use the same number. */
 uint32_t di_plan_logits_rows(uint32_t max_rows, uint32_t max_seqs);
 

@@ -5,6 +5,10 @@
 
 #include "engine/engine.h"
 
+bool di_plan_drafts(const di_config *config) {
+    return !di_config_is(config, DI_OPT_SPEC, "off") && di_config_int(config, DI_OPT_MAX_ROWS) != 1;
+}
+
 uint32_t di_plan_logits_rows(uint32_t max_rows, uint32_t max_seqs) {
     uint32_t rows = max_seqs > 32 ? max_seqs : 32;
     return rows < max_rows ? rows : max_rows;

@@ -61,7 +61,7 @@ struct di_speculation {
 di_speculation_mode di_speculation_wanted(const di_config *config, uint32_t *length) {
     const char *text = di_config_text(config, DI_OPT_SPEC);
     *length = 0;
-    if (strcmp(text, "off") == 0 || di_config_int(config, DI_OPT_MAX_ROWS) == 1) return DI_SPEC_OFF;
+    if (!di_plan_drafts(config)) return DI_SPEC_OFF;
     if (strcmp(text, "auto") == 0) return DI_SPEC_AUTO;
     *length = (uint32_t)strtoul(text, NULL, 10);
     return DI_SPEC_FIXED;

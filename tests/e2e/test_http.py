@@ -179,7 +179,7 @@ class Small(Case):
         for name in ("deepinfer_queue_requests", "deepinfer_http_connections", "vllm:num_requests_running", "vllm:num_requests_waiting",
                      "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:time_to_first_token_seconds",
                      "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds", "vllm:prefix_cache_hits_total",
-                     "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total", "process_resident_memory_bytes",
+                     "vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total", "process_resident_memory_bytes",
                      "process_start_time_seconds", "process_open_fds", "process_max_fds", "deepinfer_ready", "deepinfer_build_info"):
             self.assertIn(name, names)
         self.assertRegex(text, r'(?m)^deepinfer_build_info\{version="\d+\.\d+\.\d+",compiler=".+",isa="\w+",profile="\w+",architecture="deepseek_v41",fingerprint=".+",model_name="a\\"b"\} 1$')

@@ -160,7 +160,7 @@ static void prompt_look_up(void **state) {
         di_run_job(got_by, &job, &got);
         di_assert_same(&expected, &got, "look-up");
         assert_true(di_engine_counter(got_by, DI_COUNT_ACCEPTED) > 5);
-        assert_true(di_engine_counter(got_by, DI_COUNT_DRAFTED) >= di_engine_counter(got_by, DI_COUNT_ACCEPTED));
+        assert_true(di_engine_counter(got_by, DI_COUNT_DRAFT_CYCLES) > 0);
         di_close(got_by);
     }
     di_close(expected_by);
