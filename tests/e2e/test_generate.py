@@ -158,7 +158,7 @@ class Lines(Case):
         ]
         data = ""
         for i, (fault, _) in enumerate(faults):
-            data += jsonl(dict(fault, id=i)) + jsonl({"id": "good", "token_ids": [5], "sampling_params": {"max_tokens": 1}})
+            data += jsonl(dict(fault, id=i)) + jsonl({"id": "good", "token_ids": [5], "sampling_params": dict(GREEDY, max_tokens=1)})
         result = run("generate", NANO, "--json", "--context", "100", stdin=data)
         self.assertEqual(result.code, 1)
         lines = result.lines()
