@@ -14,12 +14,12 @@
 #include "base/pool.h"
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,9 +143,6 @@ static uint32_t wait_for_run(di_pool *pool, uint32_t seen) {
 static void *worker_main(void *argument) {
     worker *self = argument;
     di_pool *pool = self->pool;
-    char name[16];
-    snprintf(name, sizeof name, "di-worker-%d", self->index);
-    pthread_setname_np(pthread_self(), name);
     if (!di_float_mode_ok()) atomic_store(&pool->float_mode_bad, true);
     atomic_fetch_add(&pool->started, 1);
     futex_wake(&pool->started, 1);
@@ -164,17 +161,14 @@ static void *worker_main(void *argument) {
 }
 
 static di_status start_workers(di_pool *pool, di_error *error) {
-    /* Signals go to the threads of the program, never to workers. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failure = 0;
     for (int i = 0; i < pool->threads - 1 && failure == 0; i++) {
         pool->workers[i] = (worker){.pool = pool, .index = i + 1};
-        failure = pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]);
+        char name[24];
+        snprintf(name, sizeof name, "di-worker-%d", i + 1);
+        failure = di_thread_start(&pool->workers[i].thread, name, worker_main, &pool->workers[i]);
         if (failure == 0) pool->running++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     uint32_t started;
     while ((started = atomic_load(&pool->started)) < (uint32_t)pool->running) futex_wait(&pool->started, started, 0);
     if (failure) {

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "cache/disk_folder.h"
 #include "cache/disk_index.h"
 #include "cache/disk_record.h"
@@ -599,16 +599,6 @@ static const char *prepare_folder(di_disk *d) {
     return NULL;
 }
 
-/* The thread takes no signals: they are for those who wait for them. */
-static int start_thread(di_disk *d) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&d->thread, NULL, io_main, d);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 static void free_disk(di_disk *d) {
     di_index_free(&d->index);
     for (uint32_t i = 0; i < d->foreign_count; i++) free(d->foreign[i]);
@@ -652,7 +642,7 @@ di_status di_disk_open(const di_disk_options *o, di_disk **disk, di_error *error
     const char *why = prepare_folder(d);
     d->read_only = d->counters.read_only = why != NULL;
     if (why) di_log_write(d->log, DI_LOG_WARN, "cache", "nothing will be stored in %s: %s", o->folder, why);
-    int failed = di_index_init(&d->index) ? start_thread(d) : ENOMEM;
+    int failed = di_index_init(&d->index) ? di_thread_start(&d->thread, "di-disk", io_main, d) : ENOMEM;
     if (failed) {
         free_disk(d);
         return di_fail_errno(error, DI_ERR_MEMORY, "cache-dir", failed, "cannot start the disk cache");

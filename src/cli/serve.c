@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/thread.h"
 #include "cli/cli.h"
 #include "engine/engine.h"
 #include "server/api_endpoints.h"
@@ -113,7 +114,7 @@ static void loaded(void *arg) {
 static di_status begin_loading(loading *l, di_error *error) {
     l->ready = (di_server_task){.run = loaded, .arg = l};
     di_server_set_loading(l->server, true);
-    int failed = pthread_create(&l->thread, NULL, load, l);
+    int failed = di_thread_start(&l->thread, "di-load", load, l);
     if (failed) return di_fail_errno(error, DI_ERR_INTERNAL, NULL, failed, "cannot start a thread to load the model");
     l->begun = true;
     return DI_OK;

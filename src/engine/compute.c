@@ -2,12 +2,12 @@
 #include "engine/compute.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/pool.h"
+#include "base/thread.h"
 
 struct di_compute {
     di_model *model;
@@ -81,11 +81,7 @@ di_status di_compute_new(di_model *model, di_compute **compute, di_error *error)
         free(c);
         return di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot make the compute thread");
     }
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&c->thread, NULL, compute_main, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    failed = di_thread_start(&c->thread, "di-compute", compute_main, c);
     if (failed) {
         pthread_mutex_destroy(&c->mutex);
         free(c);

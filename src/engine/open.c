@@ -2,13 +2,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "checkpoint/dummy.h"
 #include "engine/engine_internal.h"
 
@@ -124,13 +124,6 @@ static di_status open_files(di_engine *engine, bool dummy, di_error *error) {
     return status;
 }
 
-/* Signals are the program's business: the library's threads take none. */
-static void block_signals(sigset_t *before) {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, before);
-}
-
 /* The same weights in every run: --seed is for noise. */
 static di_status make_up_weights(di_engine *engine, di_error *error) {
     uint64_t need = di_dummy_bytes(&engine->config), available = di_available_memory();
@@ -144,10 +137,7 @@ static di_status make_up_weights(di_engine *engine, di_error *error) {
 static di_status open_device(di_engine *engine, const di_config *config, di_error *error) {
     int threads = (int)di_config_int(config, DI_OPT_THREADS);
     if (!threads) threads = di_usable_cores();
-    sigset_t before;
-    block_signals(&before);
     di_status status = di_pool_new(threads, &engine->pool, error);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status == DI_OK)
         status = is_dummy(config) ? make_up_weights(engine, error)
                                   : di_checkpoint_scan(engine->checkpoint, engine->pool, error);
@@ -361,10 +351,7 @@ static di_status start_thread(di_engine *engine, const di_config *config, di_err
     if (!engine->hub) return DI_ERR_MEMORY;
     if (engine->disk) di_disk_on_load(engine->disk, wake_engine, engine->hub);
     di_compute_on_done(engine->compute, wake_engine, engine->hub);
-    sigset_t before;
-    block_signals(&before);
-    int failed = pthread_create(&engine->thread, NULL, di_engine_main, engine);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = di_thread_start(&engine->thread, "di-engine", di_engine_main, engine);
     if (failed) return di_fail_errno(error, DI_ERR_MEMORY, NULL, failed, "cannot start the engine's thread");
     engine->started = true;
     return DI_OK;

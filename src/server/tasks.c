@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "server/server_internal.h"
 
 /* ---------------------------------------------------------------- tasks */
@@ -149,7 +150,7 @@ di_status di_tasks_open(di_server *server, di_error *error) {
     if (!server->woken || !server->workers || event_add(server->woken, NULL) != 0)
         return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the server");
     for (; server->worker_count < server->settings.workers; server->worker_count++) {
-        int failed = pthread_create(&server->workers[server->worker_count], NULL, work_main, server);
+        int failed = di_thread_start(&server->workers[server->worker_count], "di-server-task", work_main, server);
         if (failed) return di_fail_errno(error, DI_ERR_INTERNAL, NULL, failed, "cannot start a worker thread");
     }
     return DI_OK;
