@@ -14,7 +14,7 @@ struct di_bound_grammar {
     di_matcher *matcher; /* engine thread; NULL until it is used */
     uint32_t users;      /* requests; nobody frees it while there are some */
     di_constraint_state *samples;
-    bool failed; /* the mask at `failed_at` takes more work than is allowed */
+    const char *too_heavy; /* the mask at `failed_at` takes more than this limit; NULL: none did */
     di_grammar_state failed_at;
 };
 
@@ -241,7 +241,7 @@ void di_constraint_release(di_constraints *c, di_bound_grammar *grammar) {
     if (!--grammar->users && grammar->matcher && di_matcher_memory(grammar->matcher) > IDLE_BYTES) {
         di_matcher_free(grammar->matcher);
         grammar->matcher = NULL;
-        grammar->failed = false;
+        grammar->too_heavy = NULL;
     }
     trim(c);
     pthread_mutex_unlock(&c->mutex);
@@ -305,8 +305,16 @@ void di_constraint_next(di_constraints *c, const di_constraint_state *state, di_
     pthread_mutex_unlock(&c->matching);
 }
 
-#define TOO_HEAVY                                                                                                      \
-    "the grammar of so_args needs more memory or work for one token than is allowed (--limit-grammar-memory)"
+static const char too_much_memory[] =
+    "the grammar of so_args needs more memory here than is allowed (--limit-grammar-memory)";
+
+/* Which limit a matcher met, for the client. */
+static const char *limit_met(const di_error *error) {
+    if (strcmp(error->param, "limit-mask-work") == 0)
+        return "the grammar of so_args takes more steps for one token than are allowed (--limit-mask-work)";
+    if (strcmp(error->param, "limit-grammar-memory") == 0) return too_much_memory;
+    return "the grammar of so_args has more states here than a matcher holds";
+}
 
 /* It met the limit of memory, not that of work. */
 static bool is_full(const di_constraints *c, const di_bound_grammar *grammar) {
@@ -326,11 +334,13 @@ static di_status forget(di_constraints *c, di_bound_grammar *grammar, di_error *
     i = 0;
     for (di_constraint_state *s = grammar->samples; s && status == DI_OK; s = s->next) {
         s->at = s->phase == DI_PHASE_BOUND ? states[i++] : di_matcher_start(grammar->matcher);
-        if (s->at == DI_GRAMMAR_REJECT) s->failed = DI_ERR_LIMIT;
+        if (s->at != DI_GRAMMAR_REJECT) continue;
+        s->failed = DI_ERR_LIMIT;
+        s->too_heavy = too_much_memory;
     }
     free(states);
     if (status != DI_OK) return status;
-    grammar->failed = false;
+    grammar->too_heavy = NULL;
     pthread_mutex_lock(&c->mutex);
     c->counters.resets++;
     pthread_mutex_unlock(&c->mutex);
@@ -344,16 +354,19 @@ static bool given_up(const di_constraint_state *state) {
 
 static di_status make_mask(di_constraints *c, di_constraint_state *state) {
     di_bound_grammar *grammar = state->grammar;
+    di_error error = {0};
     if (given_up(state)) return DI_ERR_LIMIT;
-    bool known = grammar->failed && grammar->failed_at == state->at;
-    di_status status = known ? DI_ERR_LIMIT : di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
-    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, NULL)) == DI_OK) {
+    bool known = grammar->too_heavy && grammar->failed_at == state->at;
+    di_status status = known ? DI_ERR_LIMIT : di_matcher_mask(grammar->matcher, state->at, state->mask, &error);
+    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, &error)) == DI_OK) {
         if (given_up(state)) return DI_ERR_LIMIT;
-        status = di_matcher_mask(grammar->matcher, state->at, state->mask, NULL);
+        known = false;
+        status = di_matcher_mask(grammar->matcher, state->at, state->mask, &error);
     }
     if (status == DI_ERR_LIMIT) {
-        grammar->failed = true;
+        if (!known) grammar->too_heavy = limit_met(&error);
         grammar->failed_at = state->at;
+        state->too_heavy = grammar->too_heavy;
     }
     return status;
 }
@@ -384,17 +397,20 @@ static bool triggered(const di_so_args *args, const int32_t *output, size_t coun
 static di_status advance(di_constraints *c, di_constraint_state *state, int32_t token, di_error *error) {
     di_grammar_state next = DI_GRAMMAR_REJECT;
     di_bound_grammar *grammar = state->grammar;
-    if (given_up(state)) return di_fail(error, DI_ERR_LIMIT, "so_args", TOO_HEAVY);
-    di_status status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);
-    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, error)) == DI_OK) {
-        if (given_up(state)) return di_fail(error, DI_ERR_LIMIT, "so_args", TOO_HEAVY);
-        status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, error);
+    di_error met = {0};
+    if (given_up(state)) return di_fail(error, DI_ERR_LIMIT, "so_args", "%s", too_much_memory);
+    di_status status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, &met);
+    if (status == DI_ERR_LIMIT && is_full(c, grammar) && (status = forget(c, grammar, &met)) == DI_OK) {
+        if (given_up(state)) return di_fail(error, DI_ERR_LIMIT, "so_args", "%s", too_much_memory);
+        status = di_matcher_advance(grammar->matcher, state->at, (uint32_t)token, &next, &met);
     }
-    if (status == DI_OK && next == DI_GRAMMAR_REJECT)
-        status = di_fail(error, DI_ERR_INVALID_ARGUMENT, "golden_token_ids",
-                         "the forced id %d does not follow the grammar of so_args", token);
-    if (status == DI_OK) state->at = next;
-    return status;
+    if (status == DI_ERR_LIMIT) return di_fail(error, status, "so_args", "%s", limit_met(&met));
+    if (status != DI_OK) return di_fail(error, status, "so_args", "%s", met.message);
+    if (next == DI_GRAMMAR_REJECT)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, "golden_token_ids",
+                       "the forced id %d does not follow the grammar of so_args", token);
+    state->at = next;
+    return DI_OK;
 }
 
 static di_status commit(di_constraints *c, di_constraint_state *state, const int32_t *output, size_t count,
@@ -435,8 +451,8 @@ di_status di_constraint_commit(di_constraints *c, di_constraint_state *state, co
 
 bool di_constraint_explain(const di_constraint_state *state, di_error *error) {
     if (state->failed != DI_OK) {
-        bool limit = state->failed == DI_ERR_LIMIT;
-        di_fail(error, state->failed, "so_args", limit ? TOO_HEAVY : "out of memory for the grammar of so_args");
+        di_fail(error, state->failed, "so_args", "%s",
+                state->failed == DI_ERR_LIMIT ? state->too_heavy : "out of memory for the grammar of so_args");
         return true;
     }
     if (state->phase != DI_PHASE_BOUND) return false;

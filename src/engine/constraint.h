@@ -34,6 +34,7 @@ typedef struct di_constraint_state {
     di_grammar_state at; /* in the matcher of the grammar */
     uint64_t *mask;      /* [words] of the next row */
     di_status failed;
+    const char *too_heavy;                    /* DI_ERR_LIMIT: which limit and its option */
     bool wanted;                              /* the step waits for the mask, however long it takes */
     bool late;                                /* it was not there in time: the row has to be computed again */
     struct di_constraint_state *next, **link; /* samples of the same grammar */

@@ -1,4 +1,5 @@
 /* configs.c - tails, lexers, rows and configs of a matcher; see matcher.h. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -683,10 +684,15 @@ uint32_t di_config_token(di_matcher *m, uint32_t id, uint32_t token) {
 
 di_status di_matcher_check(di_matcher *m, di_error *error) {
     di_status failed = m->x.failed;
+    bool work = m->x.work > m->x.work_limit;
     m->x.failed = DI_OK;
     m->x.work = 0;
     m->x.depth = 0;
     if (failed == DI_OK) return DI_OK;
     if (failed == DI_ERR_MEMORY) return di_fail(error, failed, NULL, "out of memory for a grammar's states");
-    return di_fail(error, DI_ERR_LIMIT, "grammar", "this grammar needs more work or states here than its limits allow");
+    if (work)
+        return di_fail(error, DI_ERR_LIMIT, "limit-mask-work",
+                       "this grammar takes more than %" PRIu64 " steps for one token here (--limit-mask-work)",
+                       m->x.work_limit);
+    return di_fail(error, DI_ERR_LIMIT, "grammar", "this grammar has more states here than a matcher holds");
 }

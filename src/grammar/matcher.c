@@ -93,7 +93,7 @@ static di_status check_state(const di_matcher *m, di_grammar_state state, di_err
 static di_status check_memory(const di_matcher *m, di_error *error) {
     size_t used = di_matcher_memory(m), limit = m->grammar->limits.memory;
     if (used <= limit) return DI_OK;
-    return di_fail(error, DI_ERR_LIMIT, "grammar",
+    return di_fail(error, DI_ERR_LIMIT, "limit-grammar-memory",
                    "the states of this grammar take %zu bytes, more than %zu (--limit-grammar-memory)", used, limit);
 }
 
@@ -138,7 +138,8 @@ static di_status move_states(const mover *v, const di_grammar_state *states, siz
         }
         if (status != DI_OK) return status;
         if (di_matcher_memory(*fresh) > room)
-            return di_fail(error, DI_ERR_LIMIT, "grammar", "the states in use take more than %zu bytes", room);
+            return di_fail(error, DI_ERR_LIMIT, "limit-grammar-memory", "the states in use take more than %zu bytes",
+                           room);
     }
     return DI_OK;
 }

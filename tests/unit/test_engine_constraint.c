@@ -148,11 +148,29 @@ static void forgets_without_a_trace(void **state) {
         } else {
             assert_int_equal(got.status, DI_ERR_LIMIT);
             assert_string_equal(got.error.param, "so_args");
+            assert_non_null(strstr(got.error.message, "--limit-grammar-memory"));
         }
         di_close(narrow);
     }
     assert_true(resets > 0);
     di_close(roomy);
+}
+
+/* A token that takes too many steps is told apart from states that take too much memory. */
+static void names_the_limit_of_work(void **state) {
+    (void)state;
+    static const di_option little = {"limit-mask-work", "1000"};
+    di_engine *engine = di_open_with(TINY, &little, 1);
+    di_job job = job_of(1, "regex", "((a|b)*a(a|b){9}c|[A-Za-z ,.!?]{3,60}z)[0-9]{4,80}(x|y)*");
+    di_outcome outcome;
+    for (int again = 0; again < 2; again++) {
+        di_run_job(engine, &job, &outcome);
+        assert_int_equal(outcome.status, DI_ERR_LIMIT);
+        assert_string_equal(outcome.error.param, "so_args");
+        assert_non_null(strstr(outcome.error.message, "--limit-mask-work"));
+        di_assert_idle(engine);
+    }
+    di_close(engine);
 }
 
 /* Free text up to the trigger; after the bound id the trigger is forced. */
@@ -345,6 +363,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(follows_a_schema_at_temperature_one),
         cmocka_unit_test(is_the_same_in_a_crowd),
         cmocka_unit_test(forgets_without_a_trace),
+        cmocka_unit_test(names_the_limit_of_work),
         cmocka_unit_test(starts_at_its_trigger),
         cmocka_unit_test(refuses_what_cannot_hold),
         cmocka_unit_test(bombs_beside_a_stream),
