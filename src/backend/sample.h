@@ -6,8 +6,8 @@
  * masked logits.
  *
  * Steps, x fp32, each operation rounded once:
- *   - log-probability: double (x - max) - di_log(sum), rounded to fp32; sum of the fp32 di_expf(x - max) in 16 double
- *     lanes, element i in lane i mod 16, folded by halves
+ *   - log-probability: double (x - max) - di_log_double(sum), rounded to fp32; sum of the fp32 di_expf(x - max) in 16
+ * double lanes, element i in lane i mod 16, folded by halves
  *   - bias: x + bias
  *   - penalties: x > 0 ? x / repetition : x * repetition for ids of prompt and output; then for ids of the output
  *     (x - presence) - frequency * count; bias and penalties saturate at the largest finite float
@@ -18,7 +18,7 @@
  *     of the weights; need = ceil(P * Q / 2^32), P = max(1, trunc(top_p * 2^32)); kept is who has less than `need`
  *     before it in the order; top_p = 1 keeps all
  *   - min-p: kept is who has di_expf((float)(l - l_max)) >= min_p
- *   - choice: largest l - di_log(E), in double; the best candidate of the order survives every truncation
+ *   - choice: largest l - di_log_double(E), in double; the best candidate of the order survives every truncation
  */
 #ifndef DI_BACKEND_SAMPLE_H
 #define DI_BACKEND_SAMPLE_H

@@ -19,7 +19,7 @@ typedef struct inspection {
     const char *path;
     di_model_config config;
     di_checkpoint *checkpoint; /* NULL: only a config was given */
-    di_budget budget;
+    di_plan_budget budget;
     di_memory_plan plan;
     di_machine machine;
     bool spec, draft, compact; /* not --spec off; the draft head is loaded; it is not, because of --prefill compact */
@@ -101,7 +101,7 @@ static void write_row(di_text *out, const char *label, uint64_t layers, uint64_t
 }
 
 static void write_budget(const inspection *in, di_text *out) {
-    const di_budget *b = &in->budget;
+    const di_plan_budget *b = &in->budget;
     char label[32], number[32];
     di_text_printf(out, "\n%-22s %17s %19s %19s\n", "Budget", "per layer", "parameters", "bytes");
     for (int i = 0; i < DI_PART_COUNT; i++) {
@@ -311,7 +311,7 @@ static void put_parts(di_json_writer *json, const uint64_t values[DI_PART_COUNT]
     di_json_object_end(json);
 }
 
-static void put_budget(di_json_writer *json, const di_budget *b) {
+static void put_budget(di_json_writer *json, const di_plan_budget *b) {
     di_json_key(json, "parameters");
     di_json_object_begin(json);
     put(json, "total", b->parameters);

@@ -30,7 +30,7 @@ const char *const di_read_labels[DI_READ_COUNT] = {
 
 typedef struct budget_maker {
     const di_model_config *config;
-    di_budget *budget;
+    di_plan_budget *budget;
     uint64_t expert_parameters[2], expert_bytes; /* of all experts; parameters: encoder half, all layers */
     uint64_t encoder, engram, entry, norm_bytes;
 } budget_maker;
@@ -60,7 +60,7 @@ static bool feeds_global_cache(const char *name) {
 
 static bool add_tensor(void *arg, const di_expected_tensor *tensor) {
     budget_maker *m = arg;
-    di_budget *b = m->budget;
+    di_plan_budget *b = m->budget;
     int part = part_of(tensor->part);
     uint64_t bytes = tensor_bytes(tensor);
     b->tensors++;
@@ -82,7 +82,7 @@ static bool add_tensor(void *arg, const di_expected_tensor *tensor) {
     return true;
 }
 
-void di_budget_make(const di_model_config *config, di_budget *budget) {
+void di_budget_make(const di_model_config *config, di_plan_budget *budget) {
     memset(budget, 0, sizeof *budget);
     budget_maker m = {.config = config, .budget = budget};
     di_expected_tensors(config, add_tensor, &m);

@@ -47,16 +47,16 @@ enum {
 extern const char *const di_read_keys[DI_READ_COUNT];
 extern const char *const di_read_labels[DI_READ_COUNT];
 
-typedef struct di_budget {
+typedef struct di_plan_budget {
     uint64_t tensors, parameters, bytes;
     uint64_t part_parameters[DI_PART_COUNT], part_bytes[DI_PART_COUNT];
     uint64_t layer_parameters, layer_bytes;       /* all layers, without Engram */
     uint64_t backbone_parameters, backbone_bytes; /* without Engram tables and draft head */
     uint64_t active_prompt, active_decoded;       /* parameters that one token runs through */
     uint64_t read[DI_READ_COUNT], read_total;
-} di_budget;
+} di_plan_budget;
 
-void di_budget_make(const di_model_config *config, di_budget *budget);
+void di_budget_make(const di_model_config *config, di_plan_budget *budget);
 
 typedef struct di_plan_options {
     uint32_t context; /* 0 = the model's maximum, or what `available` holds */

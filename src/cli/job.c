@@ -107,7 +107,7 @@ static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engi
     params->stop_arm_token_id = prompt->stop_arm_token_id;
     params->stop_disarm_token_id = prompt->stop_disarm_token_id;
     for (int32_t i = 0; i < job->sampling.n; i++) {
-        di_choice *choice = &job->choices[i];
+        di_job_choice *choice = &job->choices[i];
         const di_parser_options parsing = {.id_seed = job->line << 32 | (uint32_t)i,
                                            .grammar = job->bound,
                                            .on_part = di_answer_take,
@@ -256,7 +256,7 @@ static void add_drafts(di_text *list, const di_draft_record *drafts) {
     di_json_object_end(&writer);
 }
 
-static void finish_chat(di_job *job, di_choice *choice, const di_event *event) {
+static void finish_chat(di_job *job, di_job_choice *choice, const di_event *event) {
     di_output_end how = di_output_end_of(event->finish_reason, event->stop_string);
     di_parser_push(choice->parser, -1, event->text, event->text_length);
     if (di_parser_finish(choice->parser, how, &choice->end, &job->fault) != DI_OK) job->done = true;
@@ -265,7 +265,7 @@ static void finish_chat(di_job *job, di_choice *choice, const di_event *event) {
 }
 
 void di_job_take(di_job *job, const di_event *event) {
-    di_choice *choice = &job->choices[event->sample];
+    di_job_choice *choice = &job->choices[event->sample];
     switch (event->kind) {
     case DI_EVENT_PROMPT:
         break;
@@ -352,7 +352,7 @@ static void write_calls(di_json_writer *writer, const di_answer *answer) {
 }
 
 static void write_choice(const di_job *job, di_json_writer *writer, int32_t index) {
-    const di_choice *choice = &job->choices[index];
+    const di_job_choice *choice = &job->choices[index];
     di_json_object_begin(writer);
     di_json_key(writer, "index");
     di_json_integer(writer, index);

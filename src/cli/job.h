@@ -7,7 +7,7 @@
 
 #include "cli/cli.h"
 
-typedef struct di_choice {
+typedef struct di_job_choice {
     di_text text, logprobs, drafts; /* logprobs, drafts: elements of a JSON array */
     di_ids ids;
     di_finish_reason finish;
@@ -16,7 +16,7 @@ typedef struct di_choice {
     di_parser *parser; /* chat; NULL otherwise and once it has finished */
     di_answer answer;  /* chat; `text` is empty then */
     di_parser_end end;
-} di_choice;
+} di_job_choice;
 
 typedef struct di_job {
     struct di_job *next;
@@ -28,7 +28,7 @@ typedef struct di_job {
     bool chat, bound, done; /* bound: response_format is enforced by a grammar */
     bool records;           /* the result says what became of drafts */
     di_error fault;
-    di_choice *choices; /* [sampling.n] */
+    di_job_choice *choices; /* [sampling.n] */
     di_text prompt_logprobs;
     di_event last; /* DONE */
 } di_job;

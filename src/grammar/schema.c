@@ -30,7 +30,7 @@ void *di_schema_alloc(compiler *c, size_t size) {
     return memory;
 }
 
-static di_draft draft_of(const di_json *root) {
+static di_schema_draft draft_of(const di_json *root) {
     const di_json *name = di_json_get(root, "$schema");
     if (!name || name->type != DI_JSON_STRING) return DI_DRAFT_2020;
     if (strstr(name->text, "draft-03") || strstr(name->text, "draft-04")) return DI_DRAFT_4;

@@ -12,13 +12,13 @@
 #include "grammar/regex.h"
 #include "grammar/symbols.h"
 
-typedef enum di_draft {
+typedef enum di_schema_draft {
     DI_DRAFT_4 = 4,
     DI_DRAFT_6 = 6,
     DI_DRAFT_7 = 7,
     DI_DRAFT_2019 = 2019,
     DI_DRAFT_2020 = 2020
-} di_draft;
+} di_schema_draft;
 
 enum {
     TYPE_NULL = 1,
@@ -116,7 +116,7 @@ typedef struct compiler {
     di_arena *arena;
     const di_grammar_source *source;
     di_grammar_fault *fault;
-    di_draft draft;
+    di_schema_draft draft;
     const di_json *root;
     node_info *infos;
     uint32_t info_count, info_capacity;

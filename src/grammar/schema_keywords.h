@@ -18,7 +18,7 @@ typedef struct keyword { /* of a schema object, while its form is made */
 typedef struct di_keyword_row {
     const char *name; /* NULL ends a table */
     void (*apply)(const keyword *k);
-    di_draft since, until;
+    di_schema_draft since, until;
 } di_keyword_row;
 
 extern const di_keyword_row di_value_keywords[], di_container_keywords[], di_applicator_keywords[];

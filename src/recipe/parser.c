@@ -24,7 +24,7 @@ static void flush(di_parser *p) {
     di_text_clear(&p->run);
 }
 
-void di_emit(di_parser *p, di_part_kind kind, const char *text, size_t length) {
+void di_emit(di_parser *p, di_output_kind kind, const char *text, size_t length) {
     if (!length) return;
     if (p->run.length && p->run_kind != kind) flush(p);
     p->run_kind = kind;

@@ -16,16 +16,16 @@
 
 #include "recipe/recipe.h"
 
-typedef enum di_part_kind {
+typedef enum di_output_kind {
     DI_PART_REASONING,
     DI_PART_CONTENT,
     DI_PART_CALL_BEGIN,     /* id, name and space are complete */
     DI_PART_CALL_ARGUMENTS, /* a piece of JSON text */
     DI_PART_CALL_END,       /* complete: the arguments are one JSON object; otherwise the output was cut inside them */
-} di_part_kind;
+} di_output_kind;
 
 typedef struct di_part {
-    di_part_kind kind;
+    di_output_kind kind;
     const char *text; /* borrowed during the call; valid UTF-8 */
     size_t length;
     uint32_t call;       /* index from 0 */

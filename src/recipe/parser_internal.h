@@ -68,7 +68,7 @@ struct di_parser {
     const char *own_name, *space;
     di_arena *scratch;
 
-    di_part_kind run_kind;
+    di_output_kind run_kind;
     di_text run; /* not yet emitted */
     uint32_t fresh_tokens;
     bool failed;
@@ -77,7 +77,7 @@ struct di_parser {
 
 /* --- parser.c */
 void di_stage_byte(di_parser *parser, char byte);
-void di_emit(di_parser *parser, di_part_kind kind, const char *text, size_t length);
+void di_emit(di_parser *parser, di_output_kind kind, const char *text, size_t length);
 void di_emit_part(di_parser *parser, di_part *part); /* after what is in the run */
 /* The hold is text: its first byte as `emit_first` does it, the rest fed again. */
 void di_refeed(di_parser *parser, void (*emit_first)(di_parser *parser, char byte));

@@ -114,11 +114,11 @@ void di_recipe_options_default(di_recipe_options *options) {
     *options = (di_recipe_options){.thinking = true, .effort = DI_EFFORT_HIGH};
 }
 
-di_status di_recipe_history_parse(const char *name, di_history *history, di_error *error) {
+di_status di_recipe_history_parse(const char *name, di_recipe_history *history, di_error *error) {
     static const char *const names[] = {"recipe", "reference", "keep"};
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
         if (strcmp(name, names[i]) == 0) {
-            *history = (di_history)i;
+            *history = (di_recipe_history)i;
             return DI_OK;
         }
     return di_fail(error, DI_ERR_INVALID_ARGUMENT, "reasoning-history",

@@ -166,11 +166,11 @@ bool di_conversation_has_tools(const di_conversation *conversation);
 /* ---------------------------------------------------------------------------------------------- options */
 
 /* What is kept of the reasoning of earlier turns. */
-typedef enum di_history {
+typedef enum di_recipe_history {
     DI_HISTORY_RECIPE,    /* with tools in force all of it, without none: as the model is served */
     DI_HISTORY_REFERENCE, /* the same, but what follows the last user message is kept, and tool loops are */
     DI_HISTORY_KEEP,      /* all of it */
-} di_history;
+} di_recipe_history;
 
 typedef enum di_effort {
     DI_EFFORT_MINIMAL,
@@ -187,7 +187,7 @@ typedef struct di_recipe_options {
     bool thinking;
     di_effort effort;  /* written into the prompt when thinking */
     int effort_number; /* 1..100 with DI_EFFORT_NUMBER; v4.1 only */
-    di_history history;
+    di_recipe_history history;
     bool no_header;      /* do not begin an answer (add_generation_prompt: false) */
     bool images;         /* images are accepted; else DI_ERR_UNSUPPORTED names the first one */
     bool pass_unknown;   /* members of messages, parts and tools that are not known are passed over, not refused */
@@ -197,7 +197,7 @@ typedef struct di_recipe_options {
 void di_recipe_options_default(di_recipe_options *options); /* thinking, effort high, DI_HISTORY_RECIPE */
 
 /* "recipe", "reference" or "keep". The error's param is "reasoning-history". */
-di_status di_recipe_history_parse(const char *name, di_history *history, di_error *error);
+di_status di_recipe_history_parse(const char *name, di_recipe_history *history, di_error *error);
 
 /* "none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra" or 1..100. "none" turns thinking off and leaves
  * the effort alone; the others do not touch thinking. The error's param is "reasoning_effort". */

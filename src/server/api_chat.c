@@ -235,8 +235,8 @@ static void chat_end(di_reply *reply) {
 static void write_message(const di_reply *reply, di_json_writer *writer, const di_answer *answer) {
     di_json_object_begin(writer);
     di_put_string(writer, "role", "assistant");
-    di_put_text(writer, "content", &answer->content);
-    if (has_reasoning(reply)) di_put_text(writer, "reasoning_content", &answer->reasoning);
+    di_put_text_member(writer, "content", &answer->content);
+    if (has_reasoning(reply)) di_put_text_member(writer, "reasoning_content", &answer->reasoning);
     if (answer->call_count) {
         di_json_key(writer, "tool_calls");
         di_json_array_begin(writer);
@@ -249,7 +249,7 @@ static void write_message(const di_reply *reply, di_json_writer *writer, const d
             di_json_key(writer, "function");
             di_json_object_begin(writer);
             di_put_string(writer, "name", call->name);
-            di_put_text(writer, "arguments", &call->arguments);
+            di_put_text_member(writer, "arguments", &call->arguments);
             di_json_object_end(writer);
             di_json_object_end(writer);
         }

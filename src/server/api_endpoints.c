@@ -60,7 +60,7 @@ static void answer_at_once(di_call *call) {
     } else {
         status = di_tokenizer_decode(call->api->tokenizer, call->ids[0].data, call->ids[0].count, false, &decoded,
                                      &call->error);
-        di_put_text(&writer, "prompt", &decoded);
+        di_put_text_member(&writer, "prompt", &decoded);
         text.failed |= decoded.failed;
     }
     di_json_object_end(&writer);

@@ -196,7 +196,7 @@ static void write_calls(di_json_writer *writer, const di_answer *answer) {
             di_json_raw(writer, call->arguments.data, call->arguments.length);
         } else { /* what was cut off is no JSON: the official service says {}; what was written stands beside it */
             di_json_raw(writer, "{}", 2);
-            di_put_text(writer, "partial_json", &call->arguments);
+            di_put_text_member(writer, "partial_json", &call->arguments);
         }
         di_json_object_end(writer);
     }
@@ -215,7 +215,7 @@ static void messages_whole(di_reply *reply) {
         di_json_object_begin(&writer);
         di_put_string(&writer, "type", "thinking");
         const di_text none = {0};
-        di_put_text(&writer, "thinking", reply->options.omit_thinking ? &none : &answer->reasoning);
+        di_put_text_member(&writer, "thinking", reply->options.omit_thinking ? &none : &answer->reasoning);
         char signature[DI_REPLY_SIGNATURE];
         di_put_string(&writer, "signature", di_reply_signature(reply, choice, signature));
         di_json_object_end(&writer);
@@ -223,7 +223,7 @@ static void messages_whole(di_reply *reply) {
     if (answer->content.length) {
         di_json_object_begin(&writer);
         di_put_string(&writer, "type", "text");
-        di_put_text(&writer, "text", &answer->content);
+        di_put_text_member(&writer, "text", &answer->content);
         di_json_object_end(&writer);
     }
     write_calls(&writer, answer);

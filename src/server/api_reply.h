@@ -140,7 +140,7 @@ static inline void di_put_string(di_json_writer *writer, const char *key, const 
     else
         di_json_null(writer);
 }
-static inline void di_put_text(di_json_writer *writer, const char *key, const di_text *text) {
+static inline void di_put_text_member(di_json_writer *writer, const char *key, const di_text *text) {
     di_json_key(writer, key);
     di_json_string_n(writer, text->data ? text->data : "", text->length);
 }

@@ -52,7 +52,7 @@ static void write_text_part(di_json_writer *writer, const item *at, di_reply_cho
         write_logprobs(writer, text ? choice : NULL, false);
     }
     if (text)
-        di_put_text(writer, "text", text);
+        di_put_text_member(writer, "text", text);
     else
         di_put_string(writer, "text", "");
     di_json_object_end(writer);
@@ -378,7 +378,7 @@ static void done_event(di_reply *reply, const item *at) {
     } else {
         di_put_unsigned(&writer, "content_index", 0);
         write_place(reply, &writer, at);
-        di_put_text(&writer, "text", at->kind == DI_ITEM_TEXT ? &answer->content : &answer->reasoning);
+        di_put_text_member(&writer, "text", at->kind == DI_ITEM_TEXT ? &answer->content : &answer->reasoning);
     }
     event_end(reply, &writer, type);
 }

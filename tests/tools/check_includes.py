@@ -97,11 +97,27 @@ def check_file(root, path, faults):
             line = code.count("\n", 0, match.start()) + 1
             faults.append(f"{path}:{line}: {match[0].rstrip('( ')}: {rule}")
 
+# A name that crosses modules: a type's or a function's, as headers write them at the beginning of a line.
+DECLARED = re.compile(
+    r"^(?:\} (di_\w+);|typedef [^;\n]*\} (di_\w+);|typedef [^{};]*?\b(di_\w+);|typedef [^{};]*?\(\*(di_\w+)\)|extern [^{};]*?\b(di_\w+)(?:\[[^;]*)?;"
+    r"|(?!typedef|extern|return)[A-Za-z][\w *]*?\b(di_\w+)\()", re.M)
+
+def check_names(root, headers, faults):
+    """A name with di_ means one thing, so that any two headers can be included together."""
+    places = {}
+    for path in headers:
+        for match in DECLARED.finditer(strip((root / path).read_text(encoding="utf-8"))):
+            places.setdefault(next(filter(None, match.groups())), []).append(path)
+    for name, where in sorted(places.items()):
+        if len(set(where)) > 1:
+            faults.append(f"{where[1]}: {name} is declared in {where[0]} too; one of them needs a narrower name")
+
 def check(root):
     faults = []
     files = [f for folder in ("src", "include", "tests", "bench", "examples") for f in sorted((root / folder).rglob("*.[ch]"))]
     for file in files:
         check_file(root, file.relative_to(root), faults)
+    check_names(root, [f.relative_to(root) for f in files if f.suffix == ".h" and f.relative_to(root).parts[0] != "tests"], faults)
     return len(files), faults
 
 PLANTED = {
@@ -118,6 +134,8 @@ PLANTED = {
     "src/checkpoint/a.c": ("/* TO" "DO */\n", "unfinished work"),
     "tests/unit/a.c": ("/* see ../elsewhere */\n", "outside the repository"),
     "src/tensor/a.c": ("\n" * (MAX_LINES + 1), "split it"),
+    "src/spec/a.h": ("typedef struct di_thing {\n    int a;\n} di_thing;\n", "narrower name"),
+    "src/spec/b.h": ("void\n*di_other(int a);\nint di_place(int a,\n             int b);\n", "narrower name"),
 }
 
 def self_test():
@@ -125,6 +143,7 @@ def self_test():
         root = pathlib.Path(folder)
         clean = root / "src/engine/clean.c"
         clean.parent.mkdir(parents=True)
+        (clean.parent / "clean.h").write_text("typedef enum di_thing { DI_A } di_thing;\ntypedef struct di_place di_place;\n")
         clean.write_text('#include "backend/cpu/cpu.h"\n#include "base/pool.h"\n/* exit( getenv( */ char *s = "abort(";\n')
         if check(root)[1]:
             sys.exit("self-test: found faults in a clean file: " + "; ".join(check(root)[1]))

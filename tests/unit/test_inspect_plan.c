@@ -30,7 +30,7 @@ static di_memory_plan plan_of(const di_model_config *config, const di_checkpoint
 /* The head's buffers, and its weights: all of the budget's part, moved out of what is not loaded. */
 static void check_draft(di_harness *h, const di_memory_plan *plan) {
     di_memory_plan off = plan_of(&h->config, h->checkpoint, false, false, 64);
-    di_budget budget;
+    di_plan_budget budget;
     di_budget_make(&h->config, &budget);
     assert_int_equal(off.unused - plan->unused, budget.part_bytes[DI_PART_DRAFT]);
     assert_true(plan->rolling > off.rolling && plan->owned > off.owned && plan->tables > off.tables &&

@@ -234,7 +234,8 @@ static int32_t slow_choice(const float *x, uint32_t n, const di_sample_item *ite
             if (item->top_p < 1 && before << 32 >= (share ? share : 1) * sum) break;
             before += weight;
             if (e < item->min_p) continue;
-            double score = (double)x[order[i]] / t - di_log(di_sample_noise(item->key, item->position, order[i]));
+            double score =
+                (double)x[order[i]] / t - di_log_double(di_sample_noise(item->key, item->position, order[i]));
             if (winner < 0 || score > best || (score == best && (int32_t)order[i] < winner)) {
                 winner = (int32_t)order[i];
                 best = score;

@@ -126,7 +126,7 @@ static double log_core_double(double u, double f_exact, double correction, int64
     return top + low;
 }
 
-double di_log(double x) {
+double di_log_double(double x) {
     if (!(x > 0.0)) return x == 0.0 ? -(double)float_of_bits(0x7f800000u) : (double)float_of_bits(0x7fc00000u);
     if (x > 0x1.fffffffffffffp+1023) return x;
     int64_t offset = 0;
@@ -137,7 +137,7 @@ double di_log(double x) {
     return log_core_double(x, x - 1.0, 0.0, offset);
 }
 
-double di_log1p(double x) {
+double di_log1p_double(double x) {
     if (!(x > -1.0)) return x == -1.0 ? -(double)float_of_bits(0x7f800000u) : (double)float_of_bits(0x7fc00000u);
     if (x > 0x1.fffffffffffffp+1023) return x;
     double u = 1.0 + x;

@@ -9,11 +9,11 @@
 
 #include <stdint.h>
 
-float di_expf(float x);       /* 0 below about -104, +inf above about 88.73; error < 1 ulp on the normal range */
-float di_log1p_expf(float x); /* log1p(exp(x)) for x <= 20 */
-float di_logf(float x);       /* x > 0 */
-double di_log(double x);      /* x > 0, for the sampler's noise; error < 1 ulp */
-double di_log1p(double x);    /* x > -1, for the sampler's noise; error < 1 ulp */
+float di_expf(float x);           /* 0 below about -104, +inf above about 88.73; error < 1 ulp on the normal range */
+float di_log1p_expf(float x);     /* log1p(exp(x)) for x <= 20 */
+float di_logf(float x);           /* x > 0 */
+double di_log_double(double x);   /* x > 0, for the sampler's noise; error < 1 ulp */
+double di_log1p_double(double x); /* x > -1, for the sampler's noise; error < 1 ulp */
 float di_sigmoidf(float x);
 void di_sincos(double angle, double *sine, double *cosine); /* |angle| < 2^30, full range reduction */
 

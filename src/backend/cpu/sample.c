@@ -103,7 +103,7 @@ static double log_sum(const float *x, uint32_t n, float max) {
     for (uint32_t i = 0; i < n; i++) lane[i % LANES] += (double)di_expf(x[i] - max);
     for (int half = LANES / 2; half; half /= 2)
         for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-    return di_log(lane[0]);
+    return di_log_double(lane[0]);
 }
 
 static float log_probability(float x, float max, double log_of_sum) {
@@ -200,7 +200,7 @@ static void noise_words(uint64_t key, int64_t position, uint32_t group, uint32_t
 static double exponential(uint32_t bits) {
     double u = ((double)bits + 0.5) * 0x1p-32;
     if (u > 1.0 - 0x1p-24) u = 1.0 - 0x1p-24;
-    return -di_log1p(-u);
+    return -di_log1p_double(-u);
 }
 
 double di_sample_noise(uint64_t key, int64_t position, uint32_t token_id) {
@@ -221,7 +221,7 @@ static double hopeless_below(double best, double temperature) {
 static int32_t choose(const di_sample_item *item, const float *x, uint32_t n, cut c, uint32_t top, double l_max) {
     double temperature = (double)item->temperature;
     uint32_t winner = top;
-    double best = l_max - di_log(di_sample_noise(item->key, item->position, top));
+    double best = l_max - di_log_double(di_sample_noise(item->key, item->position, top));
     double floor_value = hopeless_below(best, temperature);
     for (uint32_t base = 0; base < n; base += 4) {
         uint32_t end = n - base < 4 ? n : base + 4;
@@ -236,7 +236,7 @@ static int32_t choose(const di_sample_item *item, const float *x, uint32_t n, cu
             double l = (double)x[v] / temperature;
             int leading_zeros = bits ? __builtin_clz(bits) : 32;
             if (l + (double)(leading_zeros + 1) * LN2_ABOVE < best) continue;
-            double score = l - di_log(exponential(bits));
+            double score = l - di_log_double(exponential(bits));
             if (score < best || (score == best && v >= winner)) continue;
             if (item->min_p > 0.0f && relative(x[v], temperature, l_max) < item->min_p) continue;
             winner = v;
