@@ -291,7 +291,7 @@ typedef struct di_event {
     di_draft_record drafts; /* on the first TOKEN of a step that had drafts, if draft_records was set */
     di_usage usage;         /* so far */
     di_timings timings;     /* so far */
-    di_status status;       /* on DONE and on FINISH with DI_FINISH_ERROR */
+    di_status status; /* on FINISH with DI_FINISH_ERROR, and on DONE: there that of the lowest sample that failed */
     di_error error;
 } di_event;
 

@@ -84,7 +84,7 @@ void di_finish_sequence(di_engine *engine, di_request *request, di_sequence *seq
     event.finish_reason = reason;
     event.stop_token_id = stop_token_id;
     event.stop_string = stop_string;
-    if (reason == DI_FINISH_ERROR) event.status = request->status;
+    if (reason == DI_FINISH_ERROR) event.status = sequence->fault != DI_OK ? sequence->fault : request->status;
     if (engine->text.length && !engine->text.failed) {
         event.text = engine->text.data;
         event.text_length = engine->text.length;

@@ -124,6 +124,7 @@ typedef struct di_sequence {
     bool choose;        /* the row that reaches the goal gives a token (not when it was chosen before a preemption) */
     di_choice choice;
     uint32_t delivered; /* tokens that the reader was told of */
+    di_status fault;    /* why this sample failed while others may go on */
     uint64_t delivered_hash;
     int64_t last_token_ns;
     di_drafts drafts; /* last: large, and without --spec nobody looks at it */
@@ -140,6 +141,7 @@ struct di_request {
     uint32_t prompt_count;             /* fixed */
     di_sequence *sequences;            /* engine: [sampling.n]; the first computes the prompt for all */
     uint32_t live;                     /* engine */
+    int32_t failed_sample;             /* engine: whose error the request has, if it has one and still runs */
     uint32_t tenant_place;             /* engine: in engine->tenants; UINT32_MAX: none (not enqueued, or finished) */
     bool prompt_done, draft_records;   /* engine; fixed */
     int32_t stop_arm, stop_disarm;     /* fixed */
@@ -331,6 +333,9 @@ di_status di_check_parameters(const di_engine *engine, const di_request_params *
 void *di_engine_main(void *engine);
 /* Ends the request as a whole: frees what it holds, tells the reader. */
 void di_finish_request(di_engine *engine, di_request *request, di_finish_reason reason, const di_error *error);
+/* Ends one sample by a fault of its own. The others go on: what they say depends on nobody else. The request ends with
+ * the error of the lowest sample that failed. */
+void di_fail_sample(di_engine *engine, di_sequence *sequence, const di_error *error);
 /* Gives back the state and sampler of a sequence; if a step is using them, only when it is over. */
 void di_release_sequence(di_engine *engine, di_sequence *sequence);
 

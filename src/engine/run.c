@@ -96,6 +96,21 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
     di_events_close(&request->events);
 }
 
+void di_fail_sample(di_engine *engine, di_sequence *s, const di_error *error) {
+    di_request *request = s->request;
+    int32_t sample = (int32_t)(s - request->sequences);
+    if (request->status == DI_OK || sample < request->failed_sample) {
+        request->status = error->status;
+        request->error = *error;
+        request->failed_sample = sample;
+    }
+    s->fault = error->status;
+    s->choice.waiting = false;
+    di_constraint_leave(engine->constraints, &s->constraint);
+    di_finish_sequence(engine, request, s, DI_FINISH_ERROR, -1, NULL);
+    if (!request->live) di_finish_request(engine, request, DI_FINISH_NONE, NULL);
+}
+
 /* Ends a request that was cancelled or is late. */
 static void end_from_outside(di_engine *engine, di_request *request) {
     di_error error = {0};

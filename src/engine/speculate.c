@@ -433,20 +433,28 @@ static void before_choice(void *arg, const di_verify_sequence *v, uint32_t j, di
     di_watch_row(engine, s, v->logits_row + j, (uint32_t)v->position + j);
 }
 
-/* Compute thread: keeps what the delivery needs. The draft in this place was right or nothing follows it. */
+/* Compute thread: the grammar goes on with the choice. */
+static bool allow_choice(void *arg, const di_verify_sequence *v, uint32_t j, const di_sample_result *result) {
+    di_engine *engine = arg;
+    di_sequence *s = v->owner;
+    uint32_t prompt = s->request->prompt_count;
+    s->ids[s->ids_count + j] = result->token_id;
+    return di_constraint_commit(engine->constraints, &s->constraint, s->ids + prompt, s->ids_count + j + 1 - prompt,
+                                &engine->speculation->errors[s->drafts.verify]) == DI_OK;
+}
+
+/* Compute thread: keeps what the delivery needs. Stop strings end a sequence when its text is delivered. */
 static bool after_choice(void *arg, const di_verify_sequence *v, uint32_t j, const di_sample_result *result,
                          const di_sample_top *top) {
     di_engine *engine = arg;
     di_sequence *s = v->owner;
     di_batch *batch = di_current_batch(engine);
-    uint32_t slot = s->drafts.slot + j, prompt = s->request->prompt_count;
+    uint32_t slot = s->drafts.slot + j;
     batch->results[slot] = *result;
     batch->items[slot] = (di_sample_item){.logprobs = s->request->sampling.logprobs};
     if (top && batch->items[slot].logprobs > 0)
         memcpy(batch->top + (size_t)slot * batch->top_stride, top, (size_t)batch->items[slot].logprobs * sizeof *top);
-    s->ids[s->ids_count + j] = result->token_id;
-    return di_constraint_commit(engine->constraints, &s->constraint, s->ids + prompt, s->ids_count + j + 1 - prompt,
-                                &engine->speculation->errors[s->drafts.verify]) == DI_OK;
+    return true;
 }
 
 static void run_verification(void *arg) {
@@ -463,6 +471,7 @@ void di_speculation_prepare(di_engine *engine) {
     p->run.vocabulary = engine->info.vocabulary;
     p->run.arg = engine;
     p->run.before = before_choice;
+    p->run.allow = allow_choice;
     p->run.after = after_choice;
     engine->job.verify = run_verification;
     engine->job.verify_arg = engine;
@@ -524,7 +533,9 @@ di_status di_speculation_commit(di_engine *engine, di_sequence *s, di_error *err
         s->goal = s->ids_count;
         engine->chosen[engine->chosen_count++] = s;
     }
-    return fault_of(engine, s, v, error);
+    /* A fault behind chosen tokens waits: these are told first, and a stop string may end with them. The next step
+     * meets it in its first row, as plain decoding does. */
+    return v->chosen ? DI_OK : fault_of(engine, s, v, error);
 }
 
 void di_speculation_learn(di_engine *engine) {

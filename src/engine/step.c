@@ -72,6 +72,11 @@ static void fail_request(di_engine *engine, di_request *request, const di_error 
     di_finish_request(engine, request, DI_FINISH_ERROR, error);
 }
 
+static void fail_sample(di_engine *engine, di_sequence *s, const di_error *error) {
+    if (error->status == DI_ERR_NUMERIC) di_count(&engine->metrics, DI_COUNT_NUMERIC_FAULTS, 1);
+    di_fail_sample(engine, s, error);
+}
+
 /* Not prompts, which are committed in stages, drafts, and rows whose mask may be late. */
 static bool is_sure(const di_sequence *s) {
     return s->request->prompt_done && !s->drafts.length && s->constraint.phase != DI_PHASE_BOUND;
@@ -407,8 +412,8 @@ static di_status end_of_prompt(di_engine *engine, di_request *request, di_error 
     di_status status = share_prompt(engine, request, error);
     for (int32_t i = 0; status == DI_OK && i < request->sampling.n; i++) {
         di_sequence *s = &request->sequences[i];
-        if (!take_choice(engine, s, error)) status = error->status;
-        if (s->state) continue;
+        if (!take_choice(engine, s, error)) fail_sample(engine, s, error);
+        if (s->state || s->done) continue;
         s->goal = request->prompt_count;
         s->choose = false;
     }
@@ -523,14 +528,16 @@ void di_commit_step(di_engine *engine) {
         }
         di_error error;
         di_status status = engine->job.status;
+        bool alone = status == DI_OK && request->prompt_done && !request->score; /* a fault is this sample's */
         if (status != DI_OK)
             error = engine->job.error;
         else
             status = commit_sequence(engine, s, &error);
-        if (status != DI_OK)
+        if (status != DI_OK && alone)
+            fail_sample(engine, s, &error);
+        else if (status != DI_OK)
             fail_request(engine, request, &error);
-        else
-            update_state(engine, request);
+        update_state(engine, request);
     }
     di_step_model_observe(&engine->step_model, &engine->load, (double)engine->job.compute_ns / 1e9);
     di_count(&engine->metrics, DI_COUNT_COMPUTED_ROWS, engine->committed_rows);

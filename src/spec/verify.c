@@ -25,9 +25,13 @@ static bool take(const di_verify_run *run, di_verify_sequence *s, const di_sampl
         s->fault = result->numeric_fault ? DI_VERIFY_NUMERIC : DI_VERIFY_NO_TOKEN;
         return false;
     }
+    bool equal = j < s->length && s->drafts[j] == result->token_id; /* the hook may put the choice in its place */
+    if (run->allow && !run->allow(run->arg, s, j, result)) {
+        s->fault = DI_VERIFY_REFUSED;
+        return false;
+    }
     s->reason = di_sampler_commit(s->sampler, result, &s->stop_token);
     s->chosen = j + 1;
-    bool equal = j < s->length && s->drafts[j] == result->token_id;
     s->accepted += equal;
     bool more = !run->after || run->after(run->arg, s, j, result, top);
     return more && equal && s->reason == DI_FINISH_NONE;

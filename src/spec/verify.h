@@ -20,6 +20,7 @@ typedef enum di_verify_fault {
     DI_VERIFY_OK,
     DI_VERIFY_NUMERIC,  /* the row holds NaN or infinity */
     DI_VERIFY_NO_TOKEN, /* every token is excluded */
+    DI_VERIFY_REFUSED,  /* `allow` did not let the choice in */
 } di_verify_fault;
 
 typedef struct di_verify_sequence {
@@ -50,6 +51,8 @@ typedef struct di_verify_run {
     /* Before the choice of token j + 1: may set the mask and what is wanted of log-probabilities. NULL = nothing to do.
      */
     void (*before)(void *arg, const di_verify_sequence *sequence, uint32_t j, di_sample_item *item);
+    /* Before it is committed: false = it cannot be, a fault. NULL = it can. */
+    bool (*allow)(void *arg, const di_verify_sequence *sequence, uint32_t j, const di_sample_result *result);
     /* After it was committed (sequence->reason says whether it ends): takes the result and the best ids; false =
      * nothing may follow (a stop string is complete, a grammar has ended). NULL = go on. */
     bool (*after)(void *arg, const di_verify_sequence *sequence, uint32_t j, const di_sample_result *result,

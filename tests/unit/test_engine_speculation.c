@@ -122,6 +122,69 @@ static void every_length_gives_the_same(const char *folder) {
     }
 }
 
+/* Requests that fail on their way, each of its samples somewhere else: no token may follow (the text of the grammar is
+ * complete and min_tokens forbids the end), also behind a stop string, or a forced id breaks the grammar. */
+static di_job faulty_job(uint32_t i) {
+    static const char *const texts[] = {"[a-z ]{6,20}", "[A-Za-z ,.]{4,9}", "( ?[a-z]{1,7}){1,4}"};
+    static const char *const ends[] = {"o", "er"};
+    static const int32_t forced[] = {-1, -1, -1, -1, 1}; /* EOS */
+    di_job job = {.ids = di_walk(i + 1, 20 + i), .count = 20 + i};
+    di_sampling_default(&job.sampling);
+    job.sampling.has_seed = true;
+    job.sampling.seq_seed = i;
+    job.sampling.temperature = i % 3 ? 1 : 0;
+    job.sampling.max_tokens = 60;
+    job.sampling.min_tokens = 50;
+    job.sampling.logits_hash = true;
+    job.sampling.n = i % 2 ? 4 : 1;
+    job.sampling.so_args.schema_type = "regex";
+    job.sampling.so_args.schema = texts[i % 3];
+    if (i % 4 >= 2) {
+        job.sampling.stop = ends;
+        job.sampling.stop_count = 2;
+    }
+    if (i % 6 == 4) {
+        job.sampling.min_tokens = 0;
+        job.sampling.golden_token_ids = forced;
+        job.sampling.golden_token_count = 5;
+    }
+    return job;
+}
+
+static void faults_stand_where_plain_decoding_meets_them(void **state) {
+    (void)state;
+    enum { FAULTY = 18 };
+    static di_outcome expected[FAULTY];
+    static const di_option engines[][2] = {
+        {{"spec", "off"}, {"max-rows", "256"}},  {{"spec", "1"}, {"max-rows", "256"}},
+        {{"spec", "3"}, {"max-rows", "24"}},     {{"spec", "5"}, {"max-rows", "256"}},
+        {{"spec", "auto"}, {"max-rows", "256"}}, {{"spec", "off"}, {"max-rows", "4"}},
+    };
+    uint32_t failed = 0, stopped = 0, drafted = 0;
+    for (size_t e = 0; e < sizeof engines / sizeof *engines; e++) {
+        di_engine *engine = di_open_with(TINY, engines[e], 2);
+        di_request *requests[FAULTY];
+        for (uint32_t i = 0; i < FAULTY; i++) {
+            di_job job = faulty_job(i);
+            requests[i] = di_submit_job(engine, &job, NULL, NULL);
+            if (e) continue;
+            di_drain(requests[i], &expected[i]);
+            failed += expected[i].status == DI_ERR_INVALID_ARGUMENT;
+            stopped += expected[i].reason == DI_FINISH_STOP;
+        }
+        for (uint32_t i = 0; e && i < FAULTY; i++) {
+            di_outcome got = {0};
+            di_drain(requests[i], &got);
+            di_assert_same(&expected[i], &got, engines[e][0].value);
+            assert_string_equal(got.error.message, expected[i].error.message);
+        }
+        di_assert_idle(engine);
+        drafted += di_engine_counter(engine, DI_COUNT_DRAFTED) > 0;
+        di_close(engine);
+    }
+    assert_true(failed > FAULTY / 2 && stopped > 1 && drafted >= 3);
+}
+
 static void nano_with_its_random_head(void **state) {
     (void)state;
     every_length_gives_the_same(NANO);
@@ -431,6 +494,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nano_with_its_random_head),
         cmocka_unit_test(tiny_with_its_trained_head),
+        cmocka_unit_test(faults_stand_where_plain_decoding_meets_them),
         cmocka_unit_test(prompt_look_up),
         cmocka_unit_test(records_tell_what_became_of_drafts),
         cmocka_unit_test(drafts_are_of_the_step_they_stand_in),
