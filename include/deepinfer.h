@@ -201,7 +201,8 @@ DI_API void di_sampling_default(di_sampling *sampling);
 
 /* ------------------------------------------------------------------------------------------------- requests */
 
-/* A prompt is a list of segments: ids are used as they are, text is plain text that cannot become a control token. */
+/* A prompt is a list of segments, each of ids or of text: ids are used as they are, text is plain text that cannot
+ * become a control token. */
 typedef struct di_segment {
     const int32_t *token_ids; /* NULL for text */
     size_t token_count;
@@ -223,8 +224,9 @@ typedef struct di_request_params {
     int32_t stop_disarm_token_id; /* -1 = none; for instance the DSML mark */
     bool draft_records;           /* false; TOKEN events say what became of drafts */
     /* For readers of many requests: called from the engine's thread when there is something for di_request_next and
-     * there was nothing before. It must only wake the reader, quickly, and call nothing of this library. Never called
-     * after di_request_free. NULL = none. */
+     * there was nothing before. It must only wake the reader, quickly, and call nothing of this library. The request's
+     * queue is locked meanwhile: a lock that it takes must not be held by whoever calls di_request_next or
+     * di_request_free. Never called after di_request_free. NULL = none. */
     void (*on_ready)(void *arg);
     void *on_ready_arg;
 } di_request_params;

@@ -132,11 +132,6 @@ static di_status read_arguments(const di_constraints *c, const di_so_args *args,
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.bound_token_id",
                        "so_args.bound_token_id is %d; ids of this model are 0 .. %u (-1 = none)", args->bound_token_id,
                        c->rows - 1);
-    for (size_t i = 0; i < args->trigger_token_count; i++)
-        if (args->trigger_token_ids[i] < 0 || (uint32_t)args->trigger_token_ids[i] >= c->rows)
-            return di_fail(error, DI_ERR_INVALID_ARGUMENT, "so_args.trigger_token_ids",
-                           "so_args.trigger_token_ids[%zu] is %d; ids of this model are 0 .. %u", i,
-                           args->trigger_token_ids[i], c->rows - 1);
     *source = (di_grammar_source){.kind = kinds[kind].kind,
                                   .text = args->schema ? args->schema : "",
                                   .length = args->schema ? strlen(args->schema) : 0};

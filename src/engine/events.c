@@ -210,7 +210,9 @@ di_take di_events_take(di_event_queue *queue, int64_t timeout_ms, di_event *even
     drop_read_blocks(queue);
     while (!has_event(queue) && !queue->closed && timeout_ms != 0) {
         queue->waits = true;
-        if (!di_condition_wait(&queue->changed, &queue->mutex, until) && di_now_ns() >= until) break;
+        bool woken = di_condition_wait(&queue->changed, &queue->mutex, until);
+        drop_read_blocks(queue); /* the event may have had no room in the block that was waited with */
+        if (!woken && di_now_ns() >= until) break;
     }
     di_take result = queue->closed ? DI_TAKE_CLOSED : DI_TAKE_NOTHING;
     if (has_event(queue)) {

@@ -74,6 +74,11 @@ static di_status add_segment(const di_engine *engine, const di_segment *segment,
                              di_ids *ids, di_error *error) {
     char param[48];
     snprintf(param, sizeof param, "segments[%zu]", index);
+    if (segment->token_ids && segment->text)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, param, "%s has token ids and text; it is one of them", param);
+    if (!segment->token_ids && segment->token_count)
+        return di_fail(error, DI_ERR_INVALID_ARGUMENT, param, "%s has %zu token ids at NULL", param,
+                       segment->token_count);
     if (segment->token_ids) {
         for (size_t i = 0; i < segment->token_count; i++) {
             int32_t id = segment->token_ids[i];

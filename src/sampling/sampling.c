@@ -116,6 +116,9 @@ di_status di_sampling_check(const di_sampling *sampling, const di_sampling_limit
     if (status == DI_OK)
         status = check_ids("golden_token_ids", sampling->golden_token_ids, sampling->golden_token_count, -1, vocabulary,
                            error);
+    if (status == DI_OK)
+        status = check_ids("so_args.trigger_token_ids", sampling->so_args.trigger_token_ids,
+                           sampling->so_args.trigger_token_count, 0, vocabulary, error);
     return status == DI_OK ? check_bias(sampling, vocabulary, error) : status;
 }
 

@@ -151,6 +151,43 @@ static void takes_events_larger_than_a_block(void **state) {
     di_events_destroy(&queue);
 }
 
+static void *take_one(void *queue) {
+    static di_event taken; /* of one reader */
+    return di_events_take(queue, -1, &taken, NULL) == DI_TAKE_EVENT ? &taken : NULL;
+}
+
+/* A reader that waits with a block it has read is woken by an event that needs another one. */
+static void wakes_for_an_event_larger_than_what_is_left(void **state) {
+    (void)state;
+    enum { SIZE = 100000 };
+    di_event_queue queue;
+    di_event event = {.kind = DI_EVENT_TOKEN};
+    pthread_t reader;
+    assert_int_equal(di_events_init(&queue, NULL), DI_OK);
+    push_numbered(&queue, 1);
+    assert_int_equal(di_events_take(&queue, 0, &event, NULL), DI_TAKE_EVENT);
+    assert_int_equal(pthread_create(&reader, NULL, take_one, &queue), 0);
+    for (bool waits = false; !waits;) {
+        pthread_mutex_lock(&queue.mutex);
+        waits = queue.waits;
+        pthread_mutex_unlock(&queue.mutex);
+    }
+    char *text = malloc(SIZE);
+    memset(text, 'x', SIZE);
+    event = (di_event){.kind = DI_EVENT_FINISH, .text = text, .text_length = SIZE};
+    assert_true(di_events_push(&queue, &event));
+    di_events_close(&queue);
+    void *result;
+    pthread_join(reader, &result);
+    const di_event *taken = result;
+    assert_non_null(taken);
+    assert_int_equal(taken->text_length, SIZE);
+    assert_memory_equal(taken->text, text, SIZE);
+    assert_int_equal(di_events_take(&queue, 0, &event, NULL), DI_TAKE_CLOSED);
+    free(text);
+    di_events_destroy(&queue);
+}
+
 static void ends_after_the_last_event(void **state) {
     (void)state;
     di_event_queue queue;
@@ -200,10 +237,14 @@ static void passes_events_between_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_order_and_content_over_blocks), cmocka_unit_test(lends_text_until_the_next_take),
-        cmocka_unit_test(takes_events_larger_than_a_block),    cmocka_unit_test(ends_after_the_last_event),
-        cmocka_unit_test(waits_no_longer_than_asked),          cmocka_unit_test(tells_the_reader_once),
+        cmocka_unit_test(keeps_order_and_content_over_blocks),
+        cmocka_unit_test(lends_text_until_the_next_take),
+        cmocka_unit_test(takes_events_larger_than_a_block),
+        cmocka_unit_test(ends_after_the_last_event),
+        cmocka_unit_test(waits_no_longer_than_asked),
+        cmocka_unit_test(tells_the_reader_once),
         cmocka_unit_test(passes_events_between_threads),
+        cmocka_unit_test(wakes_for_an_event_larger_than_what_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

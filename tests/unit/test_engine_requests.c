@@ -511,6 +511,20 @@ static void bad_requests_are_refused_by_name(void **state) {
         assert_int_equal(try_submit(engine, &params, &error), DI_ERR_INVALID_ARGUMENT);
         assert_string_equal(error.param, "token_ids");
     }
+    di_segment unclear[] = {{.token_count = 5},
+                            {.token_ids = walk(5), .token_count = 5, .text = "a", .text_length = 1}};
+    for (size_t i = 0; i < 2; i++) {
+        di_segment two[] = {segment, unclear[i]};
+        params = good;
+        params.segments = two;
+        params.segment_count = 2;
+        assert_int_equal(try_submit(engine, &params, &error), DI_ERR_INVALID_ARGUMENT);
+        assert_string_equal(error.param, "segments[1]");
+    }
+    params = good;
+    params.sampling.so_args.trigger_token_count = 2;
+    assert_int_equal(try_submit(engine, &params, &error), DI_ERR_INVALID_ARGUMENT);
+    assert_string_equal(error.param, "so_args.trigger_token_ids");
     di_segment broken = {.text = "a\xff", .text_length = 2};
     params = good;
     params.segments = &broken;
