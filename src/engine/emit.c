@@ -265,8 +265,10 @@ void di_deliver(di_engine *engine) {
 void di_record_request(di_engine *engine, const di_request *request) {
     const di_timings *t = &request->timings;
     di_count(&engine->metrics, DI_COUNT_REQUESTS_FINISHED, 1);
-    if (request->status != DI_OK && request->status != DI_ERR_CANCELLED)
-        di_count(&engine->metrics, DI_COUNT_REQUESTS_FAILED, 1);
+    di_counter_id how = request->status == DI_OK              ? DI_COUNT_REQUESTS_ANSWERED
+                        : request->status == DI_ERR_CANCELLED ? DI_COUNT_CANCELS
+                                                              : DI_COUNT_REQUESTS_FAILED;
+    di_count(&engine->metrics, how, 1);
     di_observe(&engine->metrics, DI_HISTOGRAM_REQUEST_TIME, t->total_ms / 1000);
     di_text line = {0};
     di_json_writer w;

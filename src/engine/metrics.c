@@ -49,20 +49,20 @@ static void write_head(di_text *out, const metric_row *row, const char *type) {
     di_text_printf(out, "# HELP %s %s\n# TYPE %s %s\n", row->name, row->help, row->name, type);
 }
 
-static void write_histogram(const di_metrics *metrics, int id, di_text *out) {
+void di_metrics_write_histogram(const di_metrics *metrics, di_histogram_id id, const char *name, const char *labels,
+                                di_text *out) {
     const metric_row *row = &histogram_rows[id];
-    write_head(out, row, "histogram");
-    uint64_t seen = 0;
-    for (int b = 0; b <= DI_HISTOGRAM_BUCKETS; b++) {
+    const char *comma = *labels ? "," : "", *open = *labels ? "{" : "", *close = *labels ? "}" : "";
+    unsigned long long seen = 0;
+    for (int b = 0; b < DI_HISTOGRAM_BUCKETS; b++) {
         seen += atomic_load_explicit(&metrics->histograms[id].buckets[b], memory_order_relaxed);
-        if (b < DI_HISTOGRAM_BUCKETS)
-            di_text_printf(out, "%s_bucket{le=\"%.9g\"} %llu\n", row->name, bound(row, b), (unsigned long long)seen);
-        else
-            di_text_printf(out, "%s_bucket{le=\"+Inf\"} %llu\n", row->name, (unsigned long long)seen);
+        di_text_printf(out, "%s_bucket{%s%sle=\"%.9g\"} %llu\n", name, labels, comma, bound(row, b), seen);
     }
-    uint64_t sum = atomic_load_explicit(&metrics->histograms[id].sum, memory_order_relaxed);
-    di_text_printf(out, "%s_sum %.9g\n%s_count %llu\n", row->name, (double)sum * row->first / SUM_UNITS, row->name,
-                   (unsigned long long)seen);
+    seen += atomic_load_explicit(&metrics->histograms[id].buckets[DI_HISTOGRAM_BUCKETS], memory_order_relaxed);
+    double sum = (double)atomic_load_explicit(&metrics->histograms[id].sum, memory_order_relaxed);
+    di_text_printf(out, "%s_bucket{%s%sle=\"+Inf\"} %llu\n%s_sum%s%s%s %.9g\n%s_count%s%s%s %llu\n", name, labels,
+                   comma, seen, name, open, labels, close, sum * row->first / SUM_UNITS, name, open, labels, close,
+                   seen);
 }
 
 void di_metrics_write_prometheus(const di_metrics *metrics, di_text *out) {
@@ -75,5 +75,8 @@ void di_metrics_write_prometheus(const di_metrics *metrics, di_text *out) {
         di_text_printf(out, "%s %lld\n", gauge_rows[i].name,
                        (long long)atomic_load_explicit(&metrics->gauges[i], memory_order_relaxed));
     }
-    for (int i = 0; i < DI_HISTOGRAM_COUNT; i++) write_histogram(metrics, i, out);
+    for (int i = 0; i < DI_HISTOGRAM_COUNT; i++) {
+        write_head(out, &histogram_rows[i], "histogram");
+        di_metrics_write_histogram(metrics, i, histogram_rows[i].name, "", out);
+    }
 }

@@ -60,6 +60,9 @@ void di_observe_many(di_metrics *metrics, di_histogram_id id, double value, uint
 static inline void di_observe(di_metrics *metrics, di_histogram_id id, double value) {
     di_observe_many(metrics, id, value, 1);
 }
+/* Buckets, sum and count of a histogram under a name; labels: those of every line, without braces, "" = none. */
+void di_metrics_write_histogram(const di_metrics *metrics, di_histogram_id id, const char *name, const char *labels,
+                                di_text *out);
 
 /* Prometheus text format. */
 void di_metrics_write_prometheus(const di_metrics *metrics, di_text *out);

@@ -4,6 +4,7 @@
 DI_COUNTER(REQUESTS_SUBMITTED, "deepinfer_requests_submitted_total", "requests accepted into the queue")
 DI_COUNTER(REQUESTS_REFUSED,   "deepinfer_requests_refused_total",   "requests refused because the queue was full")
 DI_COUNTER(REQUESTS_FINISHED,  "deepinfer_requests_finished_total",  "requests that ended, for whatever reason")
+DI_COUNTER(REQUESTS_ANSWERED,  "deepinfer_requests_answered_total",  "requests that ended without an error and were not cancelled")
 DI_COUNTER(REQUESTS_FAILED,    "deepinfer_requests_failed_total",    "requests that ended with an error")
 DI_COUNTER(CANCELS,            "deepinfer_cancels_total",            "requests cancelled by their caller")
 DI_COUNTER(DEADLINES,          "deepinfer_deadlines_total",          "requests ended by their deadline")

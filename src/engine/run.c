@@ -115,7 +115,6 @@ void di_fail_sample(di_engine *engine, di_sequence *s, const di_error *error) {
 static void end_from_outside(di_engine *engine, di_request *request) {
     di_error error = {0};
     if (atomic_load_explicit(&request->cancelled, memory_order_acquire)) {
-        di_count(&engine->metrics, DI_COUNT_CANCELS, 1);
         di_fail(&error, DI_ERR_CANCELLED, NULL, "the request was cancelled");
         di_finish_request(engine, request, DI_FINISH_CANCELLED, &error);
     } else {

@@ -158,8 +158,6 @@ static void write_labels(di_text *out, const char *model) {
 static void write_aliases(const di_metrics *metrics, const char *labels, di_text *out) {
     double pages = gauge(metrics, DI_GAUGE_PAGES_LIMIT), used = gauge(metrics, DI_GAUGE_PAGES_SEQUENCES);
     double cached = counter(metrics, DI_COUNT_CACHED_TOKENS_RAM) + counter(metrics, DI_COUNT_CACHED_TOKENS_DISK);
-    double aborted = counter(metrics, DI_COUNT_CANCELS), failed = counter(metrics, DI_COUNT_REQUESTS_FAILED) - aborted;
-    double done = counter(metrics, DI_COUNT_REQUESTS_FINISHED) - counter(metrics, DI_COUNT_REQUESTS_FAILED);
     const alias rows[] = {
         {"vllm:num_requests_running", "gauge", "", gauge(metrics, DI_GAUGE_RUNNING_REQUESTS)},
         {"vllm:num_requests_waiting", "gauge", "", gauge(metrics, DI_GAUGE_QUEUE) + gauge(metrics, DI_GAUGE_SWAPPED)},
@@ -170,9 +168,11 @@ static void write_aliases(const di_metrics *metrics, const char *labels, di_text
         {"vllm:generation_tokens_total", "counter", "", counter(metrics, DI_COUNT_OUTPUT_TOKENS)},
         {"vllm:prefix_cache_queries_total", "counter", "", counter(metrics, DI_COUNT_PROMPT_TOKENS)},
         {"vllm:prefix_cache_hits_total", "counter", "", cached},
-        {"vllm:request_success_total", "counter", ",finished_reason=\"done\"", done},
-        {"vllm:request_success_total", "counter", ",finished_reason=\"abort\"", aborted},
-        {"vllm:request_success_total", "counter", ",finished_reason=\"error\"", failed > 0 ? failed : 0},
+        {"vllm:request_success_total", "counter", ",finished_reason=\"done\"",
+         counter(metrics, DI_COUNT_REQUESTS_ANSWERED)},
+        {"vllm:request_success_total", "counter", ",finished_reason=\"abort\"", counter(metrics, DI_COUNT_CANCELS)},
+        {"vllm:request_success_total", "counter", ",finished_reason=\"error\"",
+         counter(metrics, DI_COUNT_REQUESTS_FAILED)},
         {"vllm:spec_decode_num_drafts_total", "counter", "", counter(metrics, DI_COUNT_DRAFT_CYCLES)},
         {"vllm:spec_decode_num_draft_tokens_total", "counter", "", counter(metrics, DI_COUNT_DRAFTED)},
         {"vllm:spec_decode_num_accepted_tokens_total", "counter", "", counter(metrics, DI_COUNT_ACCEPTED)},
@@ -183,29 +183,6 @@ static void write_aliases(const di_metrics *metrics, const char *labels, di_text
             di_text_printf(out, "# TYPE %s %s\n", rows[i].name, rows[i].type);
         di_text_printf(out, "%s{%s%s} %.15g\n", rows[i].name, labels, rows[i].more, rows[i].value);
     }
-}
-
-static const double first_buckets[] = {
-#define DI_COUNTER(id, name, help)
-#define DI_GAUGE(id, name, help)
-#define DI_HISTOGRAM(id, name, first, help) first,
-#include "engine/metrics_table.h"
-};
-
-static void write_histogram(const di_metrics *metrics, di_histogram_id id, const char *name, const char *labels,
-                            di_text *out) {
-    enum { SUM_UNITS = 1024 }; /* of di_metrics: sum in units of `first` / 1024 */
-    double first = first_buckets[id];
-    unsigned long long seen = 0;
-    di_text_printf(out, "# TYPE %s histogram\n", name);
-    for (int b = 0; b < DI_HISTOGRAM_BUCKETS; b++) {
-        seen += atomic_load_explicit(&metrics->histograms[id].buckets[b], memory_order_relaxed);
-        di_text_printf(out, "%s_bucket{%s,le=\"%.9g\"} %llu\n", name, labels, first * (double)(1u << b), seen);
-    }
-    seen += atomic_load_explicit(&metrics->histograms[id].buckets[DI_HISTOGRAM_BUCKETS], memory_order_relaxed);
-    double sum = (double)atomic_load_explicit(&metrics->histograms[id].sum, memory_order_relaxed);
-    di_text_printf(out, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, labels, seen,
-                   name, labels, sum * first / SUM_UNITS, name, labels, seen);
 }
 
 void di_vllm_metrics_write(const di_metrics *metrics, const char *model, di_text *out) {
@@ -226,8 +203,10 @@ void di_vllm_metrics_write(const di_metrics *metrics, const char *model, di_text
         out->failed = true;
     } else {
         write_aliases(metrics, labels.data, out);
-        for (size_t i = 0; i < sizeof histograms / sizeof *histograms; i++)
-            write_histogram(metrics, histograms[i].id, histograms[i].name, labels.data, out);
+        for (size_t i = 0; i < sizeof histograms / sizeof *histograms; i++) {
+            di_text_printf(out, "# TYPE %s histogram\n", histograms[i].name);
+            di_metrics_write_histogram(metrics, histograms[i].id, histograms[i].name, labels.data, out);
+        }
     }
     di_text_free(&labels);
 }

@@ -678,6 +678,37 @@ class Records(api_case.Case):
         self.assertGreater(first["prompt_tokens"], 3)
 
 
+class Counts(api_case.Case):
+    def counts(self):
+        lines = self.client.get("/metrics").body.decode().splitlines()
+        names = ("done", "abort", "error")
+        found = {name: [line for line in lines if line.startswith("vllm:request_success_total{") and f'"{name}"' in line] for name in names}
+        self.assertEqual([len(found[name]) for name in names], [1, 1, 1])
+        return [float(found[name][0].split()[-1]) for name in names]
+
+    def test_a_request_ends_in_one_way(self):
+        import http.client
+
+        self.assertEqual(self.counts(), [0, 0, 0])
+        for _ in range(2):
+            self.good(CHAT, {"messages": HELLO, "temperature": 0, "max_tokens": 4})
+        stuck = {"prompt": "a", "temperature": 0, "min_tokens": 50, "max_tokens": 60, "structured_outputs": {"regex": "[a-z]{3}"}}
+        self.assertEqual(self.client.post(COMPLETIONS, stuck).status, 400)
+        self.assertEqual(self.counts(), [2, 0, 1])
+        for left in (1, 2):
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+            body = json.dumps({"messages": HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True})
+            connection.request("POST", CHAT, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            response.read(10)
+            connection.close()
+            response.close()
+            self.eventually(lambda: self.metric("deepinfer_requests_finished_total") == 3 + left, 60)
+        done, abort, error = self.counts()
+        self.assertEqual((done + abort, error), (4, 1))
+        self.assertEqual(self.metric("deepinfer_cancels_total"), abort)
+
+
 class LikeTheService(api_case.Case):
     arguments = ("--api-like-sampling", "--generation-config", "model", "--seed", "7")
 

@@ -166,6 +166,7 @@ static void a_known_workload_is_counted_exactly(void **state) {
     } expected[] = {
         {DI_COUNT_REQUESTS_SUBMITTED, 6},
         {DI_COUNT_REQUESTS_FINISHED, 6},
+        {DI_COUNT_REQUESTS_ANSWERED, 4},
         {DI_COUNT_REQUESTS_FAILED, 1},
         {DI_COUNT_REQUESTS_REFUSED, 0},
         {DI_COUNT_CANCELS, 1},
