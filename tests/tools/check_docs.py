@@ -30,6 +30,15 @@ def check_functions(root, document, text, faults):
             faults.append(f"{document.relative_to(root)}: {function} is not in {path}")
 
 
+def check_measure(root, faults):
+    """scripts/measure runs programs that are there: it takes minutes, so no test runs it."""
+    text = (root / "scripts/measure").read_text(encoding="utf-8")
+    names = re.findall(r'(?<!def )\bbench\("(\w+)"', text)
+    faults += [f"scripts/measure: bench_{name} has no bench/{name}.c" for name in names if not (root / f"bench/{name}.c").is_file()]
+    if not names:
+        faults.append("scripts/measure: no benchmark found")
+
+
 def main():
     root = pathlib.Path(sys.argv[1]).resolve()
     faults = []
@@ -44,6 +53,7 @@ def main():
     lines = len((root / "AGENTS.md").read_text().splitlines())
     if lines > 60:
         faults.append(f"AGENTS.md: {lines} lines, at most 60")
+    check_measure(root, faults)
     print("\n".join(faults) if faults else f"{len(documents)} documents, no fault")
     sys.exit(1 if faults else 0)
 
