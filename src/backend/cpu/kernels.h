@@ -1,8 +1,8 @@
 /* kernels.h - the inner functions of the CPU ops, one table per instruction set.
  *
  * A table is complete: scalar.c (the reference, plain C), avx2.c, avx512.c, and for tests a table with reference sums
- * in double (tests/support/refsums.c). Production tables must give equal BYTES on every input (docs/numerics.md); a
- * table may fill entries with another table's functions. All functions are pure, re-entrant, and allocate nothing.
+ * in double (tests/support/refsums.c). Production tables must give equal BYTES on every finite input
+ * (docs/numerics.md); a table may fill entries with another table's functions. All functions are pure, re-entrant, and allocate nothing.
  * Pointers need no alignment beyond their element type unless said. Sizes are in elements.
  *
  * The canonical dot product "dot16" (rule 2): lane l of 16 sums k = l, l+16, ... by fma from +0 in ascending k; then
