@@ -2,8 +2,8 @@
  *
  * A table is complete: scalar.c (the reference, plain C), avx2.c, avx512.c, and for tests a table with reference sums
  * in double (tests/support/refsums.c). Production tables must give equal BYTES on every finite input
- * (docs/numerics.md); a table may fill entries with another table's functions. All functions are pure, re-entrant, and allocate nothing.
- * Pointers need no alignment beyond their element type unless said. Sizes are in elements.
+ * (docs/numerics.md); a table may fill entries with another table's functions. All functions are pure, re-entrant, and
+ * allocate nothing. Pointers need no alignment beyond their element type unless said. Sizes are in elements.
  *
  * The canonical dot product "dot16" (rule 2): lane l of 16 sums k = l, l+16, ... by fma from +0 in ascending k; then
  * fold 16 -> 8 -> 4 -> 2 -> 1 by halves (lane l += lane l + 8; then + 4; + 2; + 1). K not a multiple of 16 is padded
