@@ -215,9 +215,11 @@ typedef struct di_request_params {
     const di_segment *segments;
     size_t segment_count;
     di_sampling sampling;
-    int32_t priority;    /* 0; higher goes first */
-    const char *tenant;  /* cache namespace and fair share; NULL = the common one */
-    const char *owner;   /* whose tenant that is: equal tenants of different owners share nothing; NULL = nobody's */
+    int32_t priority;   /* 0; higher goes first */
+    const char *tenant; /* cache namespace, and share of what its owner gets; NULL = the common one */
+    /* Whose tenant that is, an API key for instance: owners share the machine, and equal tenants of different owners
+     * have nothing in common. NULL = nobody's; nobody counts as one owner. */
+    const char *owner;
     int64_t deadline_ms; /* from now; 0 = none */
     /* Stop strings are matched in text only while armed. With -1 they are armed from the start. */
     int32_t stop_arm_token_id;    /* -1 = none; for instance </think> */

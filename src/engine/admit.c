@@ -1,4 +1,4 @@
-/* admit.c - who runs: queue order, fair shares, admission by pages and places, preemption by swapping state objects.
+/* admit.c - who runs: the queue, admission by pages and places, preemption by swapping state objects.
  *
  * No request can block the others for ever. Admission counts the pages that the running ones still have to take for
  * their prompts. Beyond that there is one order of importance (level, then arrival): for its pages a request may move
@@ -6,7 +6,6 @@
  * computing them again (the bits are the same); a less important one waits. The most important one fits the pool alone,
  * so there is always one that goes on.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,95 +31,6 @@ void di_list_remove(di_request_list *list, uint32_t index) {
     list->count--;
 }
 
-/* ---------------------------------------------------------------- order */
-
-/* Place of a tenant: its own, a fresh one, or that of the least served one that has no requests. */
-static bool place_tenant(di_engine *engine, uint64_t name, uint32_t *place) {
-    uint32_t unused = UINT32_MAX;
-    for (uint32_t i = 0; i < engine->tenant_count; i++) {
-        const di_tenant *tenant = &engine->tenants[i];
-        *place = i;
-        if (tenant->name == name) return true;
-        if (!tenant->requests && (unused == UINT32_MAX || tenant->served < engine->tenants[unused].served)) unused = i;
-    }
-    if (engine->tenant_count < engine->tenant_capacity) {
-        unused = engine->tenant_count++;
-    } else if (unused == UINT32_MAX) {
-        uint32_t capacity = 2 * engine->tenant_capacity + 16;
-        di_tenant *grown = realloc(engine->tenants, capacity * sizeof *grown);
-        if (!grown) return false;
-        engine->tenants = grown;
-        engine->tenant_capacity = capacity;
-        unused = engine->tenant_count++;
-    }
-    engine->tenants[unused] = (di_tenant){.name = name};
-    *place = unused;
-    return true;
-}
-
-/* Rows that the least served tenant with requests has had; -1 when there is none. */
-static double least_served(const di_engine *engine) {
-    double least = -1;
-    for (uint32_t i = 0; i < engine->tenant_count; i++)
-        if (engine->tenants[i].requests && (least < 0 || engine->tenants[i].served < least))
-            least = engine->tenants[i].served;
-    return least;
-}
-
-/* A tenant that comes back does not bring credit for the time it was away. */
-static bool join_tenant(di_engine *engine, di_request *request) {
-    uint32_t place;
-    double least = least_served(engine);
-    if (!place_tenant(engine, request->tenant, &place)) return false;
-    di_tenant *tenant = &engine->tenants[place];
-    if (!tenant->requests++ && least > tenant->served) tenant->served = least;
-    request->tenant_place = place;
-    return true;
-}
-
-void di_leave_tenant(di_engine *engine, di_request *request) {
-    if (request->tenant_place == UINT32_MAX) return;
-    engine->tenants[request->tenant_place].requests--;
-    request->tenant_place = UINT32_MAX;
-}
-
-/* Priority, and one more for each ageing period that the request has waited, also after it was preempted. */
-static double level_of(const di_engine *engine, const di_request *request, int64_t now) {
-    int64_t waited = request->waited_ns + (request->waiting_ns ? now - request->waiting_ns : 0);
-    return request->priority + floor(di_ms(waited) / (double)engine->ageing_ms);
-}
-
-static uint32_t rows_left(const di_request *request) {
-    uint32_t left = 0;
-    if (!request->sequences) return request->prompt_count;
-    for (int32_t i = 0; i < request->sampling.n; i++) {
-        const di_sequence *s = &request->sequences[i];
-        uint32_t done = s->state ? (uint32_t)di_state_length(s->state) : 0;
-        if (!s->done && s->goal > done) left += s->goal - done;
-    }
-    return left;
-}
-
-/* Level first, then the tenant's service, then response ratio: (age + cost) / cost, so that short work overtakes long
- * work but not for ever. */
-static double order_of(const di_engine *engine, const di_request *request, double least, int64_t now) {
-    double age = (double)(now - request->submitted_ns) / 1e9;
-    di_step_load load = {.prompt_rows = rows_left(request), .prompt_context = request->prompt_count / 2.0};
-    double cost = di_step_model_predict(&engine->step_model, &load) + 1e-4;
-    double ratio = (age + cost) / cost;
-    /* Service is compared in portions, so that two tenants do not take turns row by row. */
-    double share = floor((engine->tenants[request->tenant_place].served - least) / 512);
-    return -level_of(engine, request, now) * 1e12 + fmin(share, 9e8) * 1e3 - fmin(ratio, 999);
-}
-
-void di_order_all(di_engine *engine, di_request_list *list) {
-    int64_t now = di_now_ns();
-    double least = least_served(engine);
-    for (uint32_t i = 0; i < list->count; i++)
-        if (list->items[i]->state != DI_REQUEST_FINISHED)
-            list->items[i]->order = order_of(engine, list->items[i], least, now);
-}
-
 /* ---------------------------------------------------------------- the queue */
 
 void di_enqueue(di_engine *engine, di_request *inbox) {
@@ -130,7 +40,7 @@ void di_enqueue(di_engine *engine, di_request *inbox) {
         di_count(&engine->metrics, DI_COUNT_REQUESTS_SUBMITTED, 1);
         request->serial = engine->arrivals++;
         request->waiting_ns = request->submitted_ns;
-        if (join_tenant(engine, request) && di_list_add(&engine->queue, request)) continue;
+        if (di_join_shares(engine, request) && di_list_add(&engine->queue, request)) continue;
         di_error error = {0};
         di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request queue");
         di_finish_request(engine, request, DI_FINISH_ERROR, &error);
@@ -324,7 +234,7 @@ static void swap_out(di_engine *engine, uint32_t index) {
         engine->sequences -= (uint32_t)request->sampling.n;
         request->state = DI_REQUEST_SWAPPED;
         request->waiting_ns = di_now_ns();
-        request->order = order_of(engine, request, least_served(engine), request->waiting_ns);
+        di_order_one(engine, request, request->waiting_ns);
         return;
     }
     di_error error = {0};
@@ -343,7 +253,7 @@ static bool in_step(const di_request *request) {
 static bool gives_way_to_start(const di_engine *engine, di_request *r, const di_request *other, int64_t now) {
     if (r == other || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || in_step(r)) return false;
     if (di_reader_is_behind(engine, r)) return true;
-    return r->priority < other->priority && level_of(engine, r, now) < level_of(engine, other, now);
+    return r->priority < other->priority && di_level_of(engine, r, now) < di_level_of(engine, other, now);
 }
 
 /* The running request that is moved out for `other`: one whose reader is behind, else the least important one, if it is
@@ -351,13 +261,13 @@ static bool gives_way_to_start(const di_engine *engine, di_request *r, const di_
 static int64_t find_victim(const di_engine *engine, const di_request *other, bool starting) {
     int64_t best = -1, now = di_now_ns();
     uint64_t serial = starting ? UINT64_MAX : other->serial;
-    double level = level_of(engine, other, now);
+    double level = di_level_of(engine, other, now);
     for (uint32_t i = 0; i < engine->running.count; i++) {
         di_request *r = engine->running.items[i];
         if (starting && !gives_way_to_start(engine, r, other, now)) continue;
         if (r == other || r->state == DI_REQUEST_FINISHED || r->state == DI_REQUEST_RESTORING || in_step(r)) continue;
         if (di_reader_is_behind(engine, r)) return i;
-        double its = level_of(engine, r, now);
+        double its = di_level_of(engine, r, now);
         if (its > level || (its == level && r->serial <= serial)) continue;
         level = its;
         serial = r->serial;
@@ -512,7 +422,7 @@ static int64_t first_in_order(const di_engine *engine, const di_request_list *li
     for (uint32_t i = 0; i < list->count; i++) {
         di_request *request = list->items[i];
         if (request->state == DI_REQUEST_FINISHED) continue;
-        if (best >= 0 && request->order >= list->items[best]->order) continue;
+        if (best >= 0 && di_compare_order(list->items[best], request) <= 0) continue;
         if (list == &engine->queue || !di_reader_is_behind(engine, request)) best = i;
     }
     return best;
@@ -521,7 +431,7 @@ static int64_t first_in_order(const di_engine *engine, const di_request_list *li
 /* A preempted request goes before fresh ones of its level. */
 static bool goes_before(const di_engine *engine, const di_request *swapped, const di_request *queued) {
     int64_t now = di_now_ns();
-    return level_of(engine, swapped, now) >= level_of(engine, queued, now);
+    return di_level_of(engine, swapped, now) >= di_level_of(engine, queued, now);
 }
 
 void di_admit(di_engine *engine) {

@@ -2,9 +2,9 @@
  *
  * Three owners, each with its fields:
  *
- *   engine thread   states, samplers, cache, request.state, all that is marked "engine"; run.c, step.c, admit.c, emit.c
- *   submitter       builds a request completely before it enters the inbox; "fixed" fields never change after that
- *   reader          takes events; fields marked "reader"
+ *   engine thread   states, samplers, cache, request.state, all that is marked "engine"; run.c, step.c, admit.c,
+ * share.c, emit.c submitter       builds a request completely before it enters the inbox; "fixed" fields never change
+ * after that reader          takes events; fields marked "reader"
  *
  * They meet at three points only: the hub (inbox, wake-up), the request's event queue, and atomics. The compute thread
  * (compute.h) owns the step between submit and wait.
@@ -130,6 +130,13 @@ typedef struct di_sequence {
     di_drafts drafts; /* last: large, and without --spec nobody looks at it */
 } di_sequence;
 
+/* In which order requests go on; compared from the first field to the last (di_compare_order). */
+typedef struct di_order {
+    double level;         /* higher first: priority, and one more for each ageing period that it has waited */
+    double owner, tenant; /* lower first: portions of service that it had more than the least served one */
+    double ratio;         /* higher first: (age + cost) / cost, so that short work overtakes long work, not for ever */
+} di_order;
+
 struct di_request {
     /* What every step looks at stands first: few lines of a cache, which are cold each time. */
     atomic_uint references; /* handle, engine */
@@ -158,7 +165,7 @@ struct di_request {
     di_sampling sampling;
     di_stop_set stops;
     const char *id, *owner;    /* owner: NULL = nobody */
-    uint64_t tenant;           /* di_namespace: cache namespace and fair share */
+    uint64_t tenant;           /* di_namespace: cache namespace, and share of what its owner gets */
     int32_t *prompt;           /* [prompt_count] */
     di_bound_grammar *grammar; /* NULL = none */
     int32_t priority;
@@ -178,7 +185,7 @@ struct di_request {
     int64_t restore_until_ns;
     int64_t waiting_ns; /* since when it waits to start or to go on; 0 = it runs */
     int64_t waited_ns;  /* before that */
-    double order;       /* scratch of the scheduler */
+    di_order order;     /* scratch of the scheduler */
 
     /* written by the engine before the event queue closes */
     di_status status;
@@ -210,10 +217,13 @@ typedef struct di_batch {
     uint64_t top_capacity;
 } di_batch;
 
+/* A tenant, or an owner of tenants (share.c). */
 typedef struct di_tenant {
-    uint64_t name;     /* hash */
-    double served;     /* rows computed, lifted to the least of the active ones when it comes back */
-    uint32_t requests; /* not finished; with none of them the place may be given to another tenant */
+    uint64_t name;       /* hash */
+    double served;       /* rows computed, lifted to the least of the active ones of its like when it comes back */
+    double least_served; /* owner: of its active tenants */
+    uint32_t requests;   /* not finished; with none of them the place may be given to another one */
+    uint32_t owner;      /* its place; UINT32_MAX: it is one */
 } di_tenant;
 
 /* Growing list of request pointers; the engine's reference goes with the place. */
@@ -285,8 +295,9 @@ struct di_engine {
     di_request_list queue, running, swapped;
     uint32_t sequences; /* that hold or are about to hold state */
     uint64_t swap_bytes;
-    di_tenant *tenants;
+    di_tenant *tenants; /* and their owners */
     uint32_t tenant_count, tenant_capacity;
+    double least_served;   /* of the active owners */
     uint64_t arrivals;     /* requests enqueued so far */
     uint32_t turn;         /* steps planned; rotates who goes first when not all fit */
     di_logprob *top_out;   /* [DI_SAMPLING_MAX_LOGPROBS] */
@@ -356,11 +367,20 @@ bool di_poll_restores(di_engine *engine);
 bool di_make_room(di_engine *engine, const di_sequence *sequence, uint32_t pages);
 /* A state for the sequence, with whatever the prefix cache holds of its ids. */
 di_status di_start_state(di_engine *engine, di_sequence *sequence, di_prefix_hit *hit, di_error *error);
-void di_leave_tenant(di_engine *engine, di_request *request);
 /* The reader is so far behind that the request is not run until it has caught up. */
 bool di_reader_is_behind(const di_engine *engine, di_request *request);
-/* Scheduling order of a request: lower goes first. Filled into request->order by di_order_all. */
+
+/* ---- share.c: in which order. */
+/* Counts the request among those of its tenant and its owner. False when memory ran out. */
+bool di_join_shares(di_engine *engine, di_request *request);
+void di_leave_shares(di_engine *engine, di_request *request);
+void di_count_served(di_engine *engine, const di_request *request, uint32_t rows);
+/* Priority, and one more for each ageing period that the request has waited, also after it was preempted. */
+double di_level_of(const di_engine *engine, const di_request *request, int64_t now);
+/* Fills request->order: of all in the list that have not ended, or of one. */
 void di_order_all(di_engine *engine, di_request_list *list);
+void di_order_one(di_engine *engine, di_request *request, int64_t now);
+int di_compare_order(const di_request *a, const di_request *b); /* < 0: a goes first */
 
 /* ---- step.c: what a step holds, and what it made true. */
 di_batch *di_current_batch(di_engine *engine); /* that the step being planned or computed fills */

@@ -71,7 +71,7 @@ void di_finish_request(di_engine *engine, di_request *request, di_finish_reason 
         if (!request->sequences && !request->score) make_silent_sequences(request);
     }
     engine->ended = true;
-    di_leave_tenant(engine, request);
+    di_leave_shares(engine, request);
     di_hub_finished(engine->hub, request);
     request->state = DI_REQUEST_FINISHED;
     forget_choices(engine, request);

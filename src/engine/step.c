@@ -232,8 +232,7 @@ static void plan_chunk(di_engine *engine, di_sequence *s, double *share) {
 }
 
 static int by_order(const void *a, const void *b) {
-    const di_request *x = *(di_request *const *)a, *y = *(di_request *const *)b;
-    return (x->order > y->order) - (x->order < y->order);
+    return di_compare_order(*(di_request *const *)a, *(di_request *const *)b);
 }
 
 /* A sequence that got no state when the prompt ended, because there were no pages. False: it has to wait, or its
@@ -439,7 +438,7 @@ static di_status emit_prompt_rows(di_engine *engine, di_sequence *s, uint32_t do
 static di_status commit_sequence(di_engine *engine, di_sequence *s, di_error *error) {
     di_request *request = s->request;
     if (s->drafts.length) {
-        engine->tenants[request->tenant_place].served += s->rows;
+        di_count_served(engine, request, s->rows);
         return di_speculation_commit(engine, s, error);
     }
     if (s->constraint.late) { /* the row is computed again */
@@ -456,7 +455,7 @@ static di_status commit_sequence(di_engine *engine, di_sequence *s, di_error *er
     else if (!s->sure)
         commit_rows(engine, s, s->rows);
     engine->committed_rows += s->rows;
-    engine->tenants[request->tenant_place].served += s->rows;
+    di_count_served(engine, request, s->rows);
     di_status status = DI_OK;
     if (request->score)
         status = di_score_rows(engine, request, done, s->rows, s->logits_row, error);

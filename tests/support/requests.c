@@ -89,6 +89,7 @@ di_request *di_submit_job(di_engine *engine, const di_job *job, di_status *statu
     params.sampling = job->sampling;
     params.id = job->id;
     params.priority = job->priority;
+    params.owner = job->owner;
     params.tenant = job->tenant;
     params.deadline_ms = job->deadline_ms;
     params.draft_records = true; /* they change nothing else */

@@ -18,7 +18,7 @@ typedef struct di_job {
     di_sampling sampling;
     const char *id; /* NULL = none */
     int32_t priority;
-    const char *tenant;
+    const char *owner, *tenant;
     int64_t deadline_ms;
     bool score; /* di_score instead; only ids and count matter */
 } di_job;

@@ -326,6 +326,97 @@ static void a_flood_of_one_tenant_leaves_the_other_its_share(void **state) {
     stop(engine, flood, FLOOD);
 }
 
+/* Who was let in when, as letters in the order of admission. One place, so that they run one after the other; each
+ * request is more than a portion of service. */
+enum { SHARERS = 12, SHARE_ROWS = 600 };
+
+typedef struct sharer {
+    const char *owner, *tenant; /* "*" = another name each time */
+    uint32_t count;
+    char letter;
+} sharer;
+
+static int by_admission(const void *a, const void *b) {
+    const di_request *x = *(di_request *const *)a, *y = *(di_request *const *)b;
+    return (x->admitted_ns > y->admitted_ns) - (x->admitted_ns < y->admitted_ns);
+}
+
+static void admissions(di_engine *engine, const sharer *sharers, uint32_t sharer_count, char order[SHARERS + 1]) {
+    di_request *requests[SHARERS];
+    uint32_t count = 0;
+    di_gate_open(false);
+    for (uint32_t i = 0; i < sharer_count; i++)
+        for (uint32_t j = 0; j < sharers[i].count; j++) {
+            char id[2] = {sharers[i].letter}, name[16];
+            snprintf(name, sizeof name, "%u", count);
+            di_job job = di_greedy_job(di_walk(count, SHARE_ROWS), SHARE_ROWS, 1);
+            job.id = id;
+            job.owner = sharers[i].owner;
+            job.tenant = sharers[i].tenant && strcmp(sharers[i].tenant, "*") == 0 ? name : sharers[i].tenant;
+            assert_true(count < SHARERS);
+            requests[count++] = di_submit_job(engine, &job, NULL, NULL);
+        }
+    assert_true(di_gate_wait(20000, NULL));
+    di_gate_open(true);
+    for (uint32_t i = 0; i < count; i++) {
+        di_outcome outcome = {0};
+        di_event event;
+        while (!outcome.done) {
+            assert_true(di_request_next(requests[i], -1, &event));
+            di_take_event(&outcome, &event);
+        }
+        assert_int_equal(outcome.status, DI_OK);
+    }
+    qsort(requests, count, sizeof *requests, by_admission);
+    for (uint32_t i = 0; i < count; i++) order[i] = requests[i]->id[0];
+    order[count] = 0;
+    for (uint32_t i = 0; i < count; i++) di_request_free(requests[i]);
+    print_message("%s\n", order);
+}
+
+static uint32_t letters(const char *order, char letter, uint32_t first) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < first; i++) count += order[i] == letter;
+    return count;
+}
+
+/* Owners get equal parts, however many names one of them gives its users; and so do the users of an owner. */
+static void names_add_nothing_to_a_share(void **state) {
+    (void)state;
+    static const di_option options[] = {{"max-seqs", "1"}, {"cache-ram", "0"}, {"ageing-ms", "3600000"}};
+    di_engine *engine = di_open_with(NANO, options, 3);
+    di_gate_on(engine, true);
+    char order[SHARERS + 1];
+    static const sharer names[] = {{"alice", "*", 8, 'a'}, {"bob", NULL, 4, 'b'}};
+    admissions(engine, names, 2, order);
+    assert_in_range(letters(order, 'b', 8), 3, 4);
+    static const sharer keys[] = {{"alice", "busy", 6, 'a'}, {"alice", "calm", 2, 'c'}, {"bob", "busy", 4, 'b'}};
+    admissions(engine, keys, 3, order);
+    assert_in_range(letters(order, 'b', 8), 3, 4);
+    assert_in_range(letters(order, 'c', 8), 1, 2);
+    di_assert_idle(engine);
+    di_gate_close(engine);
+}
+
+/* What was computed for somebody while nobody else was there is not held against him. */
+static void a_new_name_does_not_overtake_old_ones(void **state) {
+    (void)state;
+    static const di_option options[] = {{"max-seqs", "1"}, {"cache-ram", "0"}, {"ageing-ms", "3600000"}};
+    di_engine *engine = di_open_with(NANO, options, 3);
+    di_gate_on(engine, true);
+    char order[SHARERS + 1];
+    for (int owners = 0; owners < 2; owners++) {
+        const char *owner = owners ? "alice" : NULL;
+        const sharer old[] = {{owner, "old", 6, 'o'}}, both[] = {{owner, "new", 4, 'n'}, {owner, "old", 3, 'o'}};
+        admissions(engine, old, 1, order);
+        di_assert_idle(engine);
+        admissions(engine, both, 2, order);
+        assert_in_range(letters(order, 'o', 4), 1, 3);
+    }
+    di_assert_idle(engine);
+    di_gate_close(engine);
+}
+
 /* No names of one owner lead to what another owns, however they are cut; the common namespace is nobody's. */
 static void names_stay_apart(void **state) {
     (void)state;
@@ -355,6 +446,7 @@ static void many_tenants(void **state) {
             snprintf(tenant, sizeof tenant, "t%d", i + round * 100);
             di_job job = di_greedy_job(di_walk(1, 4), 4, 2);
             job.tenant = tenant;
+            if (round) job.owner = i % 2 ? "alice" : "bob";
             job.priority = i % 3;
             requests[i] = di_submit_job(engine, &job, NULL, NULL);
         }
@@ -368,6 +460,8 @@ static void many_tenants(void **state) {
         di_assert_idle(engine);
         pthread_mutex_lock(&engine->hub->mutex); /* the engine thread sleeps on it */
         for (uint32_t i = 0; i < engine->tenant_count; i++) assert_int_equal(engine->tenants[i].requests, 0);
+        /* Kept are those that were there at once, and two owners. */
+        assert_true(engine->tenant_capacity <= 2 * (TENANTS + 2) + 16);
         pthread_mutex_unlock(&engine->hub->mutex);
     }
     di_close(engine);
@@ -464,6 +558,8 @@ int main(int count, char **values) {
         cmocka_unit_test(the_first_of_equals_is_not_moved_out),
         cmocka_unit_test(nobody_is_moved_out_in_vain),
         cmocka_unit_test(a_flood_of_one_tenant_leaves_the_other_its_share),
+        cmocka_unit_test(names_add_nothing_to_a_share),
+        cmocka_unit_test(a_new_name_does_not_overtake_old_ones),
         cmocka_unit_test(many_tenants),
         cmocka_unit_test(names_stay_apart),
         cmocka_unit_test(a_low_priority_is_served_in_the_end),
