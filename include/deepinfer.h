@@ -221,10 +221,15 @@ typedef struct di_request_params {
      * have nothing in common. NULL = nobody's; nobody counts as one owner. */
     const char *owner;
     int64_t deadline_ms; /* from now; 0 = none */
-    /* Stop strings are matched in text only while armed. With -1 they are armed from the start. */
-    int32_t stop_arm_token_id;    /* -1 = none; for instance </think> */
-    int32_t stop_disarm_token_id; /* -1 = none; for instance the DSML mark */
-    bool draft_records;           /* false; TOKEN events say what became of drafts */
+    /* Stop strings are matched in text only while armed: behind this id, for instance that of </think>. -1 = from the
+     * start. */
+    int32_t stop_arm_token_id;
+    /* And not from where one of these texts begins, nor in the line breaks before it, until the end: for instance the
+     * openings of tool calls. With "\n" before it the text must stand at the start of a line; further on "\n"
+     * stands for any number, also none, of line breaks and blanks. Copied by di_submit. */
+    const char *const *stop_disarm;
+    size_t stop_disarm_count;
+    bool draft_records; /* false; TOKEN events say what became of drafts */
     /* For readers of many requests: called from the engine's thread when there is something for di_request_next and
      * there was nothing before. It must only wake the reader, quickly, and call nothing of this library. The request's
      * queue is locked meanwhile: a lock that it takes must not be held by whoever calls di_request_next or

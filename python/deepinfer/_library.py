@@ -139,7 +139,8 @@ class RequestParams(Structure):
         ("owner", c_char_p),
         ("deadline_ms", c_int64),
         ("stop_arm_token_id", c_int32),
-        ("stop_disarm_token_id", c_int32),
+        ("stop_disarm", POINTER(c_char_p)),
+        ("stop_disarm_count", c_size_t),
         ("draft_records", c_bool),
         ("on_ready", c_void_p),
         ("on_ready_arg", c_void_p),
@@ -318,7 +319,7 @@ def _check_layout(library: ctypes.CDLL) -> None:
     library.di_request_params_default(ctypes.cast(room, POINTER(RequestParams)))
     written = len(bytes(room).rstrip(b"\xa5"))
     params = RequestParams.from_buffer(room)
-    if written != size or params.sampling.n != 1 or params.stop_disarm_token_id != -1:
+    if written != size or params.sampling.n != 1 or params.stop_arm_token_id != -1:
         raise EngineError(
             f"{library._name} has other structures ({written} bytes) than this Python package ({size} bytes): "
             "build and install both from one source tree",

@@ -105,7 +105,9 @@ static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engi
     params->segments = prompt->request;
     params->segment_count = prompt->count;
     params->stop_arm_token_id = prompt->stop_arm_token_id;
-    params->stop_disarm_token_id = prompt->stop_disarm_token_id;
+    status = di_parser_openings(conversation, prompt, false, job->arena, &params->stop_disarm,
+                                &params->stop_disarm_count, error);
+    if (status != DI_OK) return status;
     for (int32_t i = 0; i < job->sampling.n; i++) {
         di_job_choice *choice = &job->choices[i];
         const di_parser_options parsing = {.id_seed = job->line << 32 | (uint32_t)i,

@@ -55,7 +55,6 @@ static di_status make_sequence(di_engine *engine, di_request *request, int32_t i
     uint64_t positions = request->prompt_count + request->max_tokens;
     sequence->request = request;
     sequence->live = true;
-    sequence->armed = request->stop_arm < 0;
     sequence->ids = malloc(positions * sizeof *sequence->ids); /* untouched memory costs nothing */
     if (!sequence->ids)
         return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for %zu token ids", (size_t)positions);
@@ -77,7 +76,7 @@ static di_status make_sequence(di_engine *engine, di_request *request, int32_t i
     di_status status = di_sampler_new(&params, &sequence->sampler, error);
     if (status != DI_OK) return status;
     if (engine->tokenizer) di_detokenizer_init(&sequence->detokenizer, engine->tokenizer);
-    if (!di_stop_matcher_init(&sequence->stop, request->arena, &request->stops))
+    if (!di_stop_matcher_init(&sequence->stop, request->arena, &request->stops, request->stop_arm < 0))
         return di_fail(error, DI_ERR_MEMORY, "stop", "out of memory for stop strings");
     status = di_drafts_start(engine, sequence, error);
     if (status != DI_OK) return status;

@@ -103,57 +103,14 @@ static bool has_text(const di_engine *engine, int32_t token, int32_t stop_token)
     return di_tokenizer_bytes(engine->tokenizer, token, &length) != NULL;
 }
 
-/* The end of a text that may belong to a mark is taken off and remembered; *length is what is left. */
-static void hold_back(di_sequence *sequence, const char *text, size_t *length) {
-    if (*length && text[*length - 1] == '<') {
-        sequence->bracket = true;
-        --*length;
-    }
-    while (*length && text[*length - 1] == '\n') {
-        sequence->breaks++;
-        --*length;
-    }
-}
-
-/* Appends what was held back; it stands before `text`. */
-static void take_back(di_sequence *sequence, di_text *out) {
-    for (; sequence->breaks; sequence->breaks--) di_text_putc(out, '\n');
-    if (sequence->bracket) di_text_putc(out, '<');
-    sequence->bracket = false;
-}
-
-/* Text of one token through the stop matcher into engine->text. Returns the stop string that was completed, or -1. With
- * tools, line breaks and "<" wait for the next token: before the mark of a call they are markup, which is not matched.
- */
+/* Text of one token through the stop matcher into engine->text. Returns the stop string that was completed, or -1. */
 static int32_t add_text(di_engine *engine, di_request *request, di_sequence *sequence, int32_t token, di_error *error) {
     di_text *scratch = &engine->scratch;
-    int32_t match = -1;
     di_text_clear(scratch);
-    if (token == request->stop_disarm && sequence->armed) {
-        di_stop_flush(&sequence->stop, &engine->text);
-        sequence->armed = false;
-    }
-    take_back(sequence, scratch);
     if (di_detokenizer_push(&sequence->detokenizer, token, scratch, error) != DI_OK) return -1;
-    if (!sequence->armed) {
-        di_text_append(&engine->text, scratch->data, scratch->length);
-    } else {
-        size_t length = scratch->length;
-        if (request->stop_disarm >= 0 && request->stops.count) hold_back(sequence, scratch->data, &length);
-        match = di_stop_push(&sequence->stop, scratch->data, length, &engine->text);
-    }
+    int32_t match = di_stop_push(&sequence->stop, scratch->data, scratch->length, &engine->text);
     if (scratch->failed) engine->text.failed = true;
-    if (token == request->stop_arm) sequence->armed = true;
-    return match;
-}
-
-/* The output has ended: what was held back is text. */
-static int32_t end_text(di_engine *engine, di_sequence *sequence) {
-    di_text *scratch = &engine->scratch;
-    di_text_clear(scratch);
-    take_back(sequence, scratch);
-    int32_t match = scratch->length ? di_stop_push(&sequence->stop, scratch->data, scratch->length, &engine->text) : -1;
-    if (scratch->failed) engine->text.failed = true;
+    if (token == request->stop_arm) di_stop_arm(&sequence->stop);
     return match;
 }
 
@@ -204,7 +161,8 @@ static bool deliver_one(di_engine *engine, delivery *d, di_sequence *sequence, u
 
     di_text_clear(&engine->text);
     if (has_text(engine, token, stop_token)) match = add_text(engine, request, sequence, token, &error);
-    if (match < 0 && reason != DI_FINISH_NONE && engine->tokenizer) match = end_text(engine, sequence);
+    if (match < 0 && reason != DI_FINISH_NONE && engine->tokenizer)
+        match = di_stop_finish(&sequence->stop, &engine->text);
     if (engine->text.failed) di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory for the request's text");
 
     di_event event;

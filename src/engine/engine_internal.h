@@ -115,9 +115,6 @@ typedef struct di_sequence {
     di_detokenizer detokenizer;
     di_stop_matcher stop;
     di_constraint_state constraint;
-    bool armed;      /* stop strings are matched */
-    uint32_t breaks; /* "\n" and then perhaps "<" that were not matched yet: the mark that disarms may follow them */
-    bool bracket;
     int32_t *ids;       /* [prompt_count + max_tokens]: prompt, then what was chosen */
     uint32_t ids_count; /* known ids */
     uint32_t goal;      /* rows to compute before the next choice; ids_count - 1 or the prompt */
@@ -151,7 +148,7 @@ struct di_request {
     int32_t failed_sample;             /* engine: whose error the request has, if it has one and still runs */
     uint32_t tenant_place;             /* engine: in engine->tenants; UINT32_MAX: none (not enqueued, or finished) */
     bool prompt_done, draft_records;   /* engine; fixed */
-    int32_t stop_arm, stop_disarm;     /* fixed */
+    int32_t stop_arm;                  /* fixed */
     uint64_t max_tokens;               /* fixed: after the cut to the context */
     uint64_t seed;                     /* fixed */
     int64_t submitted_ns, deadline_ns; /* fixed; INT64_MAX = none */

@@ -33,12 +33,15 @@ static di_status check_room(const di_engine *engine, di_request *request, di_err
     return check_pages(engine, request, error);
 }
 
-static di_status check_stops(const di_engine *engine, di_request *request, di_error *error) {
+static di_status check_stops(const di_engine *engine, const di_request_params *params, di_request *request,
+                             di_error *error) {
     const di_sampling *sampling = &request->sampling;
     if (sampling->stop_count && !engine->tokenizer)
         return di_fail(error, DI_ERR_UNSUPPORTED, "stop",
                        "the model has no tokenizer, so there is no text to look for stop strings in");
-    return di_stop_set_build(&request->stops, request->arena, sampling->stop, sampling->stop_count, error);
+    di_status status = di_stop_set_build(&request->stops, request->arena, sampling->stop, sampling->stop_count, error);
+    if (status != DI_OK) return status;
+    return di_stop_set_add_ends(&request->stops, request->arena, params->stop_disarm, params->stop_disarm_count, error);
 }
 
 static di_status check_limits(const di_engine *engine, const di_request *request, di_error *error) {
@@ -67,7 +70,6 @@ di_status di_check_parameters(const di_engine *engine, const di_request_params *
     request->priority = params->priority;
     request->tenant = di_namespace(params->owner, params->tenant);
     request->stop_arm = params->stop_arm_token_id;
-    request->stop_disarm = params->stop_disarm_token_id;
     request->draft_records = params->draft_records;
     if (params->deadline_ms < 0)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "deadline_ms", "deadline_ms is %lld; it must not be negative",
@@ -83,7 +85,7 @@ di_status di_check_parameters(const di_engine *engine, const di_request_params *
     di_status status = di_sampling_check(&params->sampling, &limits, error);
     if (status == DI_OK) status = di_sampling_copy(request->arena, &params->sampling, &request->sampling, error);
     if (status == DI_OK) status = di_sampling_seed(&request->sampling, &request->seed, error);
-    if (status == DI_OK) status = check_stops(engine, request, error);
+    if (status == DI_OK) status = check_stops(engine, params, request, error);
     if (status == DI_OK) status = check_limits(engine, request, error);
     if (status == DI_OK) status = check_room(engine, request, error);
     if (status == DI_OK)

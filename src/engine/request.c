@@ -22,7 +22,7 @@ void di_sampling_default(di_sampling *sampling) {
 void di_request_params_default(di_request_params *params) {
     memset(params, 0, sizeof *params);
     di_sampling_default(&params->sampling);
-    params->stop_arm_token_id = params->stop_disarm_token_id = -1;
+    params->stop_arm_token_id = -1;
 }
 
 di_status di_request_new(di_engine *engine, di_request **out, di_error *error) {
@@ -50,7 +50,7 @@ di_status di_request_new(di_engine *engine, di_request **out, di_error *error) {
     request->deadline_ns = INT64_MAX;
     request->state = DI_REQUEST_QUEUED;
     request->tenant_place = UINT32_MAX;
-    request->stop_arm = request->stop_disarm = -1;
+    request->stop_arm = -1;
     *out = request;
     return DI_OK;
 }

@@ -1,6 +1,7 @@
 /* Output of a turn: entry points, and the stages of text. */
 #include "recipe/parser_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,6 +101,7 @@ static int compare(const char *text, size_t length, const char *pattern) {
     return length >= size;
 }
 
+static const char *const blocks[] = {"tool_calls>", "calls>"};
 static const char *const misspelt[] = {"DSML｜", "｜｜DSML｜｜", "‖DSML‖", "|DSML|", "DSML", ""};
 
 /* A tag "<MARK NAME" at text: bytes used, 0 = not (yet); *possible: more bytes may make it one. */
@@ -151,7 +153,6 @@ static bool header_at(di_parser *p, size_t at, const char *mark, bool *possible)
 /* A block of calls, or a call without its block. The name of a lone call and of one in a misspelt block must be
  * declared, or it is text. */
 static found find_calls(di_parser *p) {
-    static const char *const blocks[] = {"tool_calls>", "calls>"};
     bool possible = false;
     for (int i = 0; i < 2; i++)
         if (tag_at(p->hold, p->held, DI_DSML, blocks[i], &possible)) {
@@ -168,6 +169,66 @@ static found find_calls(di_parser *p) {
         if (header_at(p, used, misspelt[i], &possible)) return FOUND_CALLS;
     }
     return possible && p->held < DI_HOLD ? FOUND_BEGINNING : FOUND_NOTHING;
+}
+
+/* What find_calls looks for, as a list of texts. */
+typedef struct openings {
+    di_arena *arena;
+    const char **texts; /* [count]; NULL: they are counted only */
+    size_t count;
+    bool failed;
+} openings;
+
+/* "<MARK NAME" with and without the blank, behind `before` and before `behind`. */
+static void add_openings(openings *list, const char *before, const char *mark, const char *name, const char *behind) {
+    for (int gap = 0; gap < 2; gap++, list->count++) {
+        if (!list->texts) continue;
+        di_text text = {0};
+        di_text_printf(&text, "%s<%s%s%s%s", before, mark, gap ? " " : "", name, behind);
+        const char *copy = text.failed ? NULL : di_arena_copy(list->arena, text.data, text.length);
+        list->texts[list->count] = copy;
+        list->failed |= !copy;
+        di_text_free(&text);
+    }
+}
+
+/* At the start of a line the block, with and without a blank, and behind any white space the first call. */
+static void add_misspelt(openings *list, const char *mark, const char *block) {
+    char before[DI_WINDOW];
+    for (int gap = 0; gap < 2; gap++) {
+        snprintf(before, sizeof before, "\n<%s%s%s\n", mark, gap ? " " : "", block);
+        add_openings(list, before, mark, "invoke name=\"", "");
+    }
+}
+
+static void list_openings(openings *list, const di_conversation *conversation, bool lenient) {
+    list->count = 0;
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) add_openings(list, "", DI_DSML, blocks[i], "");
+    for (size_t i = 0; i < conversation->tool_count; i++) {
+        const char *name = conversation->tools[i].name;
+        char quoted[DI_CALL_NAME + 2];
+        if (snprintf(quoted, sizeof quoted, "%s\"", name) < (int)sizeof quoted)
+            add_openings(list, "", DI_DSML, "invoke name=\"", quoted);
+    }
+    for (size_t i = 0; lenient && i < sizeof misspelt / sizeof *misspelt; i++) {
+        add_misspelt(list, misspelt[i], blocks[0]);
+        if (misspelt[i][0]) add_misspelt(list, misspelt[i], blocks[1]);
+    }
+}
+
+di_status di_parser_openings(const di_conversation *conversation, const di_prompt *prompt, bool lenient,
+                             di_arena *arena, const char *const **texts, size_t *count, di_error *error) {
+    openings list = {.arena = arena};
+    *texts = NULL;
+    *count = 0;
+    if (!prompt->tools) return DI_OK;
+    list_openings(&list, conversation, lenient);
+    list.texts = di_arena_array(arena, list.count, sizeof *list.texts);
+    if (list.texts) list_openings(&list, conversation, lenient);
+    if (!list.texts || list.failed) return di_fail(error, DI_ERR_MEMORY, "tools", "out of memory for the request");
+    *texts = list.texts;
+    *count = list.count;
+    return DI_OK;
 }
 
 static found find_fence(const di_parser *p) {

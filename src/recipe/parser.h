@@ -86,6 +86,11 @@ di_parser *di_parser_new(const di_recipe *recipe, const di_conversation *convers
                          const di_parser_options *options);
 void di_parser_free(di_parser *parser); /* NULL is allowed */
 
+/* Texts that open calls for a parser of answers to this prompt, for di_request_params.stop_disarm: from there on all is
+ * markup. Of the misspelt ones (lenient) the name is left out. In the arena; none without tools. */
+di_status di_parser_openings(const di_conversation *conversation, const di_prompt *prompt, bool lenient,
+                             di_arena *arena, const char *const **texts, size_t *count, di_error *error);
+
 /* One token and the text that became certain with it (possibly none). token_id -1: text that came late, without a token
  * (of the engine's FINISH event). */
 void di_parser_push(di_parser *parser, int32_t token_id, const char *text, size_t length);

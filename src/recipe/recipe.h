@@ -269,9 +269,9 @@ typedef struct di_prompt {
     const size_t *images; /* [image_count]: segments that stand for an image, in order of the conversation */
     size_t image_count;
     di_answer_start start;
-    bool tools; /* calls may come: the output parser looks for them */
-    bool json;  /* JSON was asked for: what stands around it is dropped, unless a grammar sees to it */
-    int32_t stop_arm_token_id, stop_disarm_token_id; /* for di_request_params: stop strings act in the answer only */
+    bool tools;                /* calls may come: the output parser looks for them */
+    bool json;                 /* JSON was asked for: what stands around it is dropped, unless a grammar sees to it */
+    int32_t stop_arm_token_id; /* for di_request_params: stop strings act in the answer only; see di_parser_openings */
     di_constraint constraint;
 } di_prompt;
 

@@ -477,7 +477,7 @@ static di_constraint constraint_of(const di_recipe *recipe, const di_conversatio
 
 di_status di_recipe_render(const di_recipe *recipe, const di_conversation *conversation,
                            const di_recipe_options *options, di_arena *arena, di_prompt *prompt, di_error *error) {
-    *prompt = (di_prompt){.stop_arm_token_id = -1, .stop_disarm_token_id = -1};
+    *prompt = (di_prompt){.stop_arm_token_id = -1};
     di_status status = check(recipe, conversation, options, error);
     if (status != DI_OK) return status;
     di_builder b = {.recipe = recipe, .conversation = conversation, .options = options, .arena = arena, .missing = -1};
@@ -487,14 +487,13 @@ di_status di_recipe_render(const di_recipe *recipe, const di_conversation *conve
     prompt->json = conversation->format == DI_FORMAT_JSON_OBJECT || conversation->format == DI_FORMAT_JSON_SCHEMA;
     if (prompt->start == DI_START_CALLS) prompt->stop_arm_token_id = recipe->ids[DI_CONTROL_EOS]; /* all is markup */
     if (in_reasoning) prompt->stop_arm_token_id = recipe->ids[DI_CONTROL_THINK_END];
-    if (prompt->tools) prompt->stop_disarm_token_id = recipe->ids[DI_CONTROL_DSML];
     prompt->constraint = constraint_of(recipe, conversation, in_reasoning);
     return finish(&b, prompt, error);
 }
 
 di_status di_recipe_render_completion(const di_recipe *recipe, const char *text, size_t length, const char *suffix,
                                       size_t suffix_length, di_arena *arena, di_prompt *prompt, di_error *error) {
-    *prompt = (di_prompt){.start = DI_START_ANSWER_CONTINUED, .stop_arm_token_id = -1, .stop_disarm_token_id = -1};
+    *prompt = (di_prompt){.start = DI_START_ANSWER_CONTINUED, .stop_arm_token_id = -1};
     di_builder b = {.recipe = recipe, .arena = arena, .missing = -1};
     di_put_control(&b, DI_CONTROL_BOS);
     if (suffix) di_put_control(&b, DI_CONTROL_FIM_BEGIN);

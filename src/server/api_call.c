@@ -134,7 +134,9 @@ static di_status submit(di_call *call) {
         params.draft_records = call->draft_records;
         if (call->endpoint != DI_ENDPOINT_COMPLETIONS) {
             params.stop_arm_token_id = call->prompt.stop_arm_token_id;
-            params.stop_disarm_token_id = call->prompt.stop_disarm_token_id;
+            di_status status = di_parser_openings(&call->conversation, &call->prompt, call->prompt.tools, call->arena,
+                                                  &params.stop_disarm, &params.stop_disarm_count, &call->error);
+            if (status != DI_OK) return status;
         }
         params.on_ready = wake;
         params.on_ready_arg = call;

@@ -218,6 +218,24 @@ class Answers(api_case.Case):
             refused = self.client.post(CHAT, {"messages": body["messages"], "tool_choice": choice})
             self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "tool_choice"), refused.json)
 
+    def test_stop_strings_behind_a_stray_mark(self):
+        """A mark in prose opens no call: what follows is the answer, and ends at a stop string."""
+        added = json.loads((pathlib.Path(common.TINY) / "tokenizer.json").read_text())["added_tokens"]
+        mark = next(t["id"] for t in added if t["content"] == "｜DSML｜")
+        behind = 0
+        for seed in range(6):
+            body = {"tools": [CHAT_TOOL], "max_tokens": 24, "seed": seed, "temperature": 2, "n": 2, "logit_bias": {str(mark): 20, "1": -100}}
+            plain, stopped = self.chat(body)["choices"], self.chat(dict(body, stop=["i", "an"]))["choices"]
+            for whole, cut in zip(plain, stopped):
+                text = whole["message"]["content"]
+                found = [(text.index(stop) + len(stop), stop) for stop in ("i", "an") if stop in text]
+                self.assertEqual(cut["stop_reason"], min(found)[1] if found else None)
+                if found:
+                    end, stop = min(found)
+                    self.assertEqual((cut["message"]["content"], cut["finish_reason"]), (text[: end - len(stop)], "stop"))
+                    behind += "｜DSML｜" in text[:end]
+        self.assertGreater(behind, 3)
+
     def test_hostile_grammars_fail_alone(self):
         """Masks that take too long end their own request; others go on, and nobody waits for a compiler either."""
         strings = [{"type": "string", "pattern": "^(.{%d})*$" % n} for n in (31, 37, 41)]

@@ -17,7 +17,7 @@ static int32_t cut(const char *const *stops, size_t count, const char *text, siz
     di_stop_matcher matcher;
     di_error error = {0};
     assert_int_equal(di_stop_set_build(&set, arena, stops, count, &error), DI_OK);
-    assert_true(di_stop_matcher_init(&matcher, arena, &set));
+    assert_true(di_stop_matcher_init(&matcher, arena, &set, true));
     int32_t match = -1;
     di_text_clear(out);
     for (size_t at = 0, length = strlen(text); at < length && match < 0; at += piece)
@@ -107,7 +107,7 @@ static void holds_back_no_more_than_it_must(void **state) {
     di_text out = {0};
     const char *stops[] = {"\n\nUser:"};
     assert_int_equal(di_stop_set_build(&set, arena, stops, 1, NULL), DI_OK);
-    assert_true(di_stop_matcher_init(&matcher, arena, &set));
+    assert_true(di_stop_matcher_init(&matcher, arena, &set, true));
     assert_int_equal(di_stop_push(&matcher, "one\n", 4, &out), -1);
     assert_string_equal(out.data, "one");
     assert_int_equal(di_stop_push(&matcher, "two", 3, &out), -1);
@@ -137,7 +137,7 @@ static void takes_linear_time_on_repetition(void **state) {
     di_stop_matcher matcher;
     di_text out = {0};
     assert_int_equal(di_stop_set_build(&set, arena, stops, 1, NULL), DI_OK);
-    assert_true(di_stop_matcher_init(&matcher, arena, &set));
+    assert_true(di_stop_matcher_init(&matcher, arena, &set, true));
     assert_int_equal(di_stop_push(&matcher, text, LENGTH, &out), -1);
     assert_int_equal(out.length, 1);
     assert_int_equal(di_stop_push(&matcher, "b", 1, &out), 0);
@@ -147,6 +147,42 @@ static void takes_linear_time_on_repetition(void **state) {
     di_arena_free(arena);
     free(stop);
     free(text);
+}
+
+/* Held back are line breaks before what may be an end, and that; nothing behind an end. */
+static void matches_nothing_from_an_end_on(void **state) {
+    (void)state;
+    di_arena *arena = di_arena_new(0);
+    di_stop_set set;
+    di_stop_matcher matcher;
+    di_text out = {0};
+    const char *stops[] = {"\n", "x"}, *ends[] = {"<call>", "\n[c]\n["};
+    assert_int_equal(di_stop_set_build(&set, arena, stops, 2, NULL), DI_OK);
+    assert_int_equal(di_stop_set_add_ends(&set, arena, ends, 2, NULL), DI_OK);
+    assert_true(di_stop_matcher_init(&matcher, arena, &set, true));
+    assert_int_equal(di_stop_push(&matcher, "one [c] [", 9, &out), -1); /* not at the start of a line */
+    assert_string_equal(out.data, "one [c] [");
+    assert_int_equal(di_stop_push(&matcher, "<<cal", 5, &out), -1);
+    assert_string_equal(out.data, "one [c] [<");
+    assert_int_equal(di_stop_push(&matcher, "e \n\n", 4, &out), -1);
+    assert_string_equal(out.data, "one [c] [<<cale ");
+    assert_int_equal(di_stop_push(&matcher, "[c]", 3, &out), -1);
+    assert_int_equal(di_stop_push(&matcher, " \n", 2, &out), -1);
+    assert_string_equal(out.data, "one [c] [<<cale ");
+    assert_int_equal(di_stop_push(&matcher, "[\nx", 3, &out), -1);
+    assert_string_equal(out.data, "one [c] [<<cale \n\n[c] \n[\nx");
+    di_stop_arm(&matcher);
+    assert_int_equal(di_stop_push(&matcher, "x", 1, &out), -1);
+    assert_int_equal(di_stop_finish(&matcher, &out), -1);
+    di_stop_matcher_free(&matcher);
+    di_text_clear(&out);
+    assert_true(di_stop_matcher_init(&matcher, arena, &set, true));
+    assert_int_equal(di_stop_push(&matcher, "two\n<call", 9, &out), -1);
+    assert_int_equal(di_stop_finish(&matcher, &out), 0); /* it was none */
+    assert_string_equal(out.data, "two");
+    di_stop_matcher_free(&matcher);
+    di_text_free(&out);
+    di_arena_free(arena);
 }
 
 static void refuses_strings_that_cannot_stop(void **state) {
@@ -161,6 +197,16 @@ static void refuses_strings_that_cannot_stop(void **state) {
         assert_string_equal(error.param, "stop");
         assert_non_null(strstr(error.message, "stop[1]"));
     }
+    const char *bad_ends[] = {"", "\xff", "\n", "\n\na", NULL};
+    for (size_t i = 0; i < 5; i++) {
+        di_stop_set set;
+        di_error error = {0};
+        const char *stop = "fine", *ends[] = {"\nfine", bad_ends[i]};
+        assert_int_equal(di_stop_set_build(&set, arena, &stop, 1, &error), DI_OK);
+        assert_int_equal(di_stop_set_add_ends(&set, arena, ends, 2, &error), DI_ERR_INVALID_ARGUMENT);
+        assert_string_equal(error.param, "stop_disarm");
+        assert_non_null(strstr(error.message, "stop_disarm[1]"));
+    }
     di_arena_free(arena);
 }
 
@@ -170,6 +216,7 @@ int main(void) {
         cmocka_unit_test(equals_a_naive_search_on_random_text),
         cmocka_unit_test(holds_back_no_more_than_it_must),
         cmocka_unit_test(takes_linear_time_on_repetition),
+        cmocka_unit_test(matches_nothing_from_an_end_on),
         cmocka_unit_test(refuses_strings_that_cannot_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -260,7 +260,6 @@ static void test_forced_thought(void **state) {
     assert_string_equal(a.prompt.constraint.opener, "\n\n<｜DSML｜ calls>\n");
     assert_int_equal(a.prompt.constraint.tool_count, 1);
     assert_int_equal(a.prompt.stop_arm_token_id, recipe.ids[DI_CONTROL_THINK_END]);
-    assert_int_equal(a.prompt.stop_disarm_token_id, recipe.ids[DI_CONTROL_DSML]);
     di_arena_free(a.arena);
 }
 

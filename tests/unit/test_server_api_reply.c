@@ -101,7 +101,7 @@ static void feed(run *r, size_t cut) {
     di_stop_set set;
     di_stop_matcher matcher;
     assert_int_equal(di_stop_set_build(&set, r->arena, stops, stop ? 1 : 0, &error), DI_OK);
-    assert_true(di_stop_matcher_init(&matcher, r->arena, &set));
+    assert_true(di_stop_matcher_init(&matcher, r->arena, &set, true));
     di_parser_options options = {.id_seed = 1, .on_part = take_part, .arg = &r->reply};
     di_parser *parser = di_parser_new(&recipe, &r->conversation, &r->prompt, &options);
     assert_non_null(parser);
