@@ -55,11 +55,6 @@ uint32_t di_tail_cons(di_matcher *m, di_symbol symbol, uint32_t next) {
     return symbol == DI_SYMBOL_EPSILON ? next : intern_tail(m, (tail){.symbol = symbol, .next = next});
 }
 
-static int compare_ids(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static bool is_list(const di_matcher *m, uint32_t id) {
     return id != TAIL_END && m->tails[id].symbol == NOT_MADE;
 }
@@ -116,7 +111,7 @@ static uint32_t tail_join(di_matcher *m, const uint32_t *list, uint32_t count, u
         if (!is_list(m, list[i])) out[n++] = list[i];
         for (uint32_t j = 0; is_list(m, list[i]) && j < t->count; j++) out[n++] = m->tail_pool[t->next + j];
     }
-    qsort(out, n, sizeof *out, compare_ids);
+    qsort(out, n, sizeof *out, di_compare_ids);
     for (uint32_t i = 0; i < n; i++)
         if (!kept || out[kept - 1] != out[i]) out[kept++] = out[i];
     uint32_t result = kept == 1 ? out[0] : list_tail(m, out, kept), plain = result;
@@ -125,7 +120,7 @@ static uint32_t tail_join(di_matcher *m, const uint32_t *list, uint32_t count, u
     } else if (kept > 1 && kept <= MANY_HEADS && depth < MAX_JOINS && m->x.failed == DI_OK) {
         sort_heads(m, out, kept);
         kept = join_heads(m, out, kept, depth);
-        qsort(out, kept, sizeof *out, compare_ids);
+        qsort(out, kept, sizeof *out, di_compare_ids);
         result = kept == 1 ? out[0] : list_tail(m, out, kept);
         if (m->x.failed == DI_OK) m->tails[plain].joined = m->tails[result].joined = result;
     }

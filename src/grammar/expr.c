@@ -164,17 +164,12 @@ di_expr di_expr_cat(di_exprs *x, di_expr a, di_expr b) {
     return x->failed == DI_OK ? result : DI_EXPR_EMPTY;
 }
 
-static int compare_ids(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void sort_ids(uint32_t *list, uint32_t count) {
     bool sorted = true;
     for (uint32_t i = 1; i < count && sorted; i++) sorted = list[i - 1] <= list[i];
     if (sorted) return;
     if (count > 16) {
-        qsort(list, count, sizeof *list, compare_ids);
+        qsort(list, count, sizeof *list, di_compare_ids);
         return;
     }
     for (uint32_t i = 1; i < count; i++) {
@@ -214,7 +209,7 @@ static bool flatten(di_exprs *x, di_expr_kind kind, const di_expr *list, uint32_
 }
 
 static bool has_id(const di_expr *list, uint32_t n, di_expr id) {
-    return bsearch(&id, list, n, sizeof *list, compare_ids) != NULL;
+    return bsearch(&id, list, n, sizeof *list, di_compare_ids) != NULL;
 }
 
 /* Joins the sets of an OR or AND into one; a removed member is set to `skip`. */

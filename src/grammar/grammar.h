@@ -128,11 +128,5 @@ di_status di_matcher_advance_bytes(di_matcher *matcher, di_grammar_state state, 
 di_status di_matcher_mask(di_matcher *matcher, di_grammar_state state, uint64_t *mask, di_error *error);
 /* The text may end here. */
 di_status di_matcher_complete(di_matcher *matcher, di_grammar_state state, bool *complete, di_error *error);
-/* A draft chain: states[i] is the state before tokens[i], states[count] the last; masks (may be NULL)
- * [count + 1][words]. *valid = tokens allowed in a row; states and masks beyond it are not written. */
-di_status di_matcher_draft(di_matcher *matcher, di_grammar_state state, const uint32_t *tokens, size_t count,
-                           di_grammar_state *states, uint64_t *masks, size_t *valid, di_error *error);
-/* Bytes that must follow, at most `capacity`; 0 if there is a choice or the text may end. */
-di_status di_matcher_forced(di_matcher *matcher, di_grammar_state state, uint8_t *bytes, size_t capacity,
-                            size_t *length, di_error *error);
+
 #endif

@@ -18,6 +18,12 @@ bool di_copy_array(void *to, const void *from, uint32_t count, uint32_t *capacit
 
 uint64_t di_mix(uint64_t hash, uint64_t value);
 
+/* For qsort and bsearch of lists of ids. */
+static inline int di_compare_ids(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
 typedef struct di_table { /* open addressing, 0 = free slot, else index + 1 */
     uint32_t *slots, size, used;
 } di_table;

@@ -95,11 +95,6 @@ di_symbol di_sym_sequence(di_symbols *s, di_exprs *x, di_symbol a, di_symbol b) 
     return intern(s, x, (di_symbol_node){.kind = DI_SYM_SEQUENCE, .a = a, .b = b}, NULL);
 }
 
-static int compare_ids(const void *a, const void *b) {
-    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
-    return i < j ? -1 : i > j;
-}
-
 di_symbol di_sym_choice(di_symbols *s, di_exprs *x, const di_symbol *list, uint32_t count) {
     uint64_t total = 0;
     for (uint32_t i = 0; i < count; i++) total += s->n.nodes[list[i]].kind == DI_SYM_CHOICE ? s->n.nodes[list[i]].b : 1;
@@ -124,7 +119,7 @@ di_symbol di_sym_choice(di_symbols *s, di_exprs *x, const di_symbol *list, uint3
             di_expr joined = di_expr_or(x, lexemes, lexeme_count);
             flat[n++] = intern(s, x, (di_symbol_node){.kind = DI_SYM_LEXEME, .a = joined}, NULL);
         }
-        qsort(flat, n, sizeof *flat, compare_ids);
+        qsort(flat, n, sizeof *flat, di_compare_ids);
         uint32_t kept = 0;
         for (uint32_t i = 0; i < n; i++)
             if (!kept || flat[kept - 1] != flat[i]) flat[kept++] = flat[i];
@@ -511,7 +506,7 @@ static di_symbol import_choice(di_symbols *s, di_exprs *x, const di_import *impo
     di_symbol *list = malloc(n.b * sizeof *list);
     if (!list) return fail(x, DI_ERR_MEMORY);
     for (uint32_t i = 0; i < n.b; i++) list[i] = di_sym_import(s, x, import, import->from->n.pool[n.a + i]);
-    qsort(list, n.b, sizeof *list, compare_ids);
+    qsort(list, n.b, sizeof *list, di_compare_ids);
     di_symbol result = intern(s, x, n, list);
     free(list);
     return result;

@@ -364,7 +364,7 @@ static void test_grammars(void **state) {
           true);
 }
 
-/* Prefix, forced bytes, drafts, the end, and the same state for the same future. */
+/* Token by token and as bytes, the end, and the same state for the same future. */
 static void test_states(void **unused) {
     (void)unused;
     const char *schema = "{\"type\":\"object\",\"properties\":{\"key\":{\"type\":\"boolean\"}},\"required\":[\"key\"],"
@@ -376,23 +376,21 @@ static void test_states(void **unused) {
     assert_int_equal(di_grammar_compile(&s, NULL, &grammar, NULL, NULL), DI_OK);
     assert_int_equal(di_matcher_new(grammar, vocabulary, &matcher, NULL), DI_OK);
     di_grammar_free(grammar); /* the matcher keeps it */
-    uint8_t forced[32];
-    size_t length = 0, valid = 0;
-    di_grammar_state start = di_matcher_start(matcher), states[16];
-    assert_int_equal(di_matcher_forced(matcher, start, forced, sizeof forced, &length, NULL), DI_OK);
-    assert_int_equal(length, 7);
-    assert_memory_equal(forced, "{\"key\":", 7);
-    const uint32_t draft[] = {'{', '"', 'k', 'e', 'y', '"', ':', 'x', 't'};
-    uint64_t masks[10][5];
-    assert_int_equal(di_matcher_draft(matcher, start, draft, 9, states, masks[0], &valid, NULL), DI_OK);
-    assert_int_equal(valid, 7);
-    assert_true(masks[7]['t' / 64] >> 't' % 64 & 1);
-    assert_false(masks[7]['x' / 64] >> 'x' % 64 & 1);
-    di_grammar_state again, ended;
-    assert_int_equal(di_matcher_advance_bytes(matcher, start, forced, 7, &again, NULL), DI_OK);
-    assert_int_equal(again, states[7]);
-    assert_int_equal(di_matcher_advance_bytes(matcher, again, (const uint8_t *)"true}", 5, &again, NULL), DI_OK);
+    static const uint8_t key[] = "{\"key\":";
+    di_grammar_state start = di_matcher_start(matcher), state = start, again, ended;
     uint64_t mask[5];
+    for (int i = 0; i < 7; i++) {
+        assert_int_equal(di_matcher_advance(matcher, state, key[i], &state, NULL), DI_OK);
+        assert_int_not_equal(state, DI_GRAMMAR_REJECT);
+    }
+    assert_int_equal(di_matcher_mask(matcher, state, mask, NULL), DI_OK);
+    assert_true(mask['t' / 64] >> 't' % 64 & 1);
+    assert_false(mask['x' / 64] >> 'x' % 64 & 1);
+    assert_int_equal(di_matcher_advance(matcher, state, 'x', &ended, NULL), DI_OK);
+    assert_int_equal(ended, DI_GRAMMAR_REJECT);
+    assert_int_equal(di_matcher_advance_bytes(matcher, start, key, 7, &again, NULL), DI_OK);
+    assert_int_equal(again, state);
+    assert_int_equal(di_matcher_advance_bytes(matcher, again, (const uint8_t *)"true}", 5, &again, NULL), DI_OK);
     assert_int_equal(di_matcher_mask(matcher, again, mask, NULL), DI_OK);
     for (int i = 0; i < 4; i++) assert_int_equal(mask[i], 0);
     assert_int_equal(mask[4], 1); /* the stop id only */
