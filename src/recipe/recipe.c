@@ -48,16 +48,6 @@ const char *di_control_text(di_control control) {
 
 static const char *const profiles[] = {"v4.1", "v4-0731", "v4-preview"};
 
-di_status di_recipe_profile_parse(const char *name, di_recipe_profile *profile, di_error *error) {
-    for (int i = 0; i < (int)(sizeof profiles / sizeof *profiles); i++)
-        if (strcmp(name, profiles[i]) == 0) {
-            *profile = (di_recipe_profile)i;
-            return DI_OK;
-        }
-    return di_fail(error, DI_ERR_INVALID_ARGUMENT, "profile",
-                   "unknown profile \"%.40s\"; known are v4.1, v4-0731 and v4-preview", name);
-}
-
 const char *di_recipe_profile_name(di_recipe_profile profile) {
     return profiles[profile];
 }

@@ -70,9 +70,7 @@ typedef struct di_recipe {
     int32_t ids[DI_CONTROL_COUNT]; /* -1 = not in this tokenizer */
 } di_recipe;
 
-/* By name: "v4.1", "v4-0731", "v4-preview". */
-di_status di_recipe_profile_parse(const char *name, di_recipe_profile *profile, di_error *error);
-const char *di_recipe_profile_name(di_recipe_profile profile);
+const char *di_recipe_profile_name(di_recipe_profile profile); /* "v4.1", "v4-0731", "v4-preview" */
 
 /* The profile of a checkpoint: <｜System｜> among the added tokens means v4.1; else the encoder that lies in
  * FOLDER/encoding tells the two V4 apart. `folder` may be NULL. */
@@ -220,9 +218,6 @@ typedef enum di_flavour {
 di_status di_recipe_parse_request(di_arena *arena, di_flavour flavour, const di_json *request,
                                   di_conversation *conversation, di_recipe_options *options, di_error *error);
 
-/* True for a top-level member that di_recipe_parse_request reads in this flavour. */
-bool di_recipe_reads(di_flavour flavour, const char *member);
-
 /* ---------------------------------------------------------------------------------------------- a prompt */
 
 /* What the model writes first. */
@@ -258,6 +253,12 @@ typedef struct di_constraint {
     const char *tag_gap; /* calls: " " or "", between ｜DSML｜ and a tag's name */
     const char *block;   /* calls: "calls" or "tool_calls" */
 } di_constraint;
+
+typedef struct di_text_segment {
+    const char *text;
+    size_t length;
+    bool control; /* spells one control token of ours */
+} di_text_segment;
 
 typedef struct di_prompt {
     const char *text; /* the whole prompt as text, for logs and tests; [length], zero-terminated */

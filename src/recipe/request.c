@@ -164,29 +164,6 @@ static di_status check_json_word(const di_reader *r) {
 
 /* ---------------------------------------------------------------------------------------------- entry */
 
-static const char *const chat_members[] = {"messages",
-                                           "tools",
-                                           "tool_choice",
-                                           "parallel_tool_calls",
-                                           "response_format",
-                                           "thinking",
-                                           "reasoning_effort",
-                                           "chat_template_kwargs",
-                                           "add_generation_prompt",
-                                           "continue_final_message",
-                                           NULL};
-static const char *const messages_members[] = {"system",   "messages",      "tools", "tool_choice",
-                                               "thinking", "output_config", NULL};
-static const char *const responses_members[] = {"instructions",        "input", "tools",     "tool_choice",
-                                                "parallel_tool_calls", "text",  "reasoning", NULL};
-
-bool di_recipe_reads(di_flavour flavour, const char *member) {
-    static const char *const *const lists[] = {chat_members, messages_members, responses_members};
-    for (const char *const *name = lists[flavour]; *name; name++)
-        if (strcmp(*name, member) == 0) return true;
-    return false;
-}
-
 di_status di_recipe_parse_request(di_arena *arena, di_flavour flavour, const di_json *request,
                                   di_conversation *conversation, di_recipe_options *options, di_error *error) {
     di_reader r = {.arena = arena,

@@ -135,7 +135,3 @@ di_finish_reason di_sampler_commit(di_sampler *sampler, const di_sample_result *
 int64_t di_sampler_produced(const di_sampler *sampler) {
     return sampler->produced;
 }
-
-uint64_t di_sampler_logits_hash(const di_sampler *sampler) {
-    return sampler->logits_hash;
-}

@@ -88,6 +88,5 @@ void di_sampler_next(const di_sampler *sampler, uint32_t logits_row, int64_t pos
 di_finish_reason di_sampler_commit(di_sampler *sampler, const di_sample_result *result, int32_t *stop_token_id);
 
 int64_t di_sampler_produced(const di_sampler *sampler);
-uint64_t di_sampler_logits_hash(const di_sampler *sampler); /* 0 before the first token, or if logits_hash is off */
 
 #endif

@@ -2,7 +2,6 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_internal.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,23 +122,6 @@ di_status di_tokenizer_encode(const di_tokenizer *tokenizer, const char *text, s
     if (!status && ids->failed) status = di_fail(error, DI_ERR_MEMORY, "text", "no memory for the token ids");
     if (status) ids->count = count;
     return status;
-}
-
-di_status di_tokenizer_encode_segments(const di_tokenizer *tokenizer, const di_text_segment *segments, size_t count,
-                                       di_ids *ids, di_error *error) {
-    size_t before = ids->count;
-    for (size_t i = 0; i < count; i++) {
-        di_error reason;
-        di_status status =
-            di_tokenizer_encode(tokenizer, segments[i].text, segments[i].length, segments[i].control, ids, &reason);
-        if (status) {
-            char param[48];
-            snprintf(param, sizeof param, "segments[%zu]", i);
-            ids->count = before;
-            return di_fail(error, status, param, "%s: %s", param, reason.message);
-        }
-    }
-    return DI_OK;
 }
 
 void di_tokenizer_free(di_tokenizer *tokenizer) {

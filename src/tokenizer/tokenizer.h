@@ -34,15 +34,6 @@ uint32_t di_tokenizer_vocabulary(const di_tokenizer *tokenizer); /* highest id +
 di_status di_tokenizer_encode(const di_tokenizer *tokenizer, const char *text, size_t length, bool added_tokens,
                               di_ids *ids, di_error *error);
 
-/* Segments: control text (added tokens recognised) and plain text never mix; each is encoded on its own. */
-typedef struct di_text_segment {
-    const char *text;
-    size_t length;
-    bool control; /* true: must consist of added tokens and template text of our own */
-} di_text_segment;
-di_status di_tokenizer_encode_segments(const di_tokenizer *tokenizer, const di_text_segment *segments, size_t count,
-                                       di_ids *ids, di_error *error);
-
 /* Id of an added token by its text, -1 if there is none. */
 int32_t di_tokenizer_added_id(const di_tokenizer *tokenizer, const char *text);
 bool di_tokenizer_is_added(const di_tokenizer *tokenizer, int32_t id);

@@ -56,10 +56,10 @@ static void answer(const di_recipe *recipes, const char *text, size_t length, di
     di_status status = di_json_parse(arena, text, length, 0, &line, &error);
     if (status == DI_OK) {
         const di_json *request = di_json_get(line, "request");
-        di_recipe_profile profile = DI_RECIPE_V41;
-        status = di_recipe_profile_parse(di_json_get(line, "profile")->text, &profile, &error);
-        if (status == DI_OK)
-            status = di_recipe_parse_request(arena, di_line_flavour(line), request, &conversation, &options, &error);
+        int profile = DI_RECIPE_V41;
+        while (strcmp(di_recipe_profile_name((di_recipe_profile)profile), di_json_get(line, "profile")->text) != 0)
+            profile++; /* the lines are ours: it is one of the three */
+        status = di_recipe_parse_request(arena, di_line_flavour(line), request, &conversation, &options, &error);
         if (status == DI_OK)
             status = di_recipe_render(&recipes[profile], &conversation, &options, arena, &prompt, &error);
     }

@@ -239,10 +239,6 @@ static void test_choices(void **state) {
         assert_int_equal(a.prompt.start == DI_START_CALLS, rows[i].constraint == DI_CONSTRAINT_FORCED_CALLS);
         di_arena_free(a.arena);
     }
-    assert_true(di_recipe_reads(DI_FLAVOUR_CHAT, "messages"));
-    assert_true(di_recipe_reads(DI_FLAVOUR_RESPONSES, "input"));
-    assert_false(di_recipe_reads(DI_FLAVOUR_RESPONSES, "messages"));
-    assert_false(di_recipe_reads(DI_FLAVOUR_CHAT, "temperature"));
 }
 
 /* A forced call after reasoning is the caller's to enforce, so he has to say that he can. */

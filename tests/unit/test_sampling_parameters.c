@@ -350,7 +350,6 @@ static void test_sampler(void **state) {
     assert_true(item.count_count == 2 && item.counts[0].token_id == 3 && item.counts[0].prompt == 2);
     di_sample_result result = {.token_id = 5, .hash = 77};
     assert_int_equal(di_sampler_commit(sampler, &result, &id), DI_FINISH_NONE);
-    assert_true(di_sampler_logits_hash(sampler) == 77);
     di_sampler_next(sampler, 6, 4, &item);
     assert_true(item.banned_count == 1 && item.hash_seed == 77);
     assert_true(item.counts[1].token_id == 5 && item.counts[1].prompt == 1 && item.counts[1].output == 1);

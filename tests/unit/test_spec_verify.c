@@ -120,7 +120,9 @@ static void start(engine *e, uint32_t i) {
 }
 
 static void finish(sequence *s) {
-    s->out.hash = di_sampler_logits_hash(s->sampler);
+    di_sample_item item;
+    di_sampler_next(s->sampler, 0, s->count, &item);
+    s->out.hash = item.hash_seed;
     di_sampler_free(s->sampler);
     di_lookup_free(s->lookup);
     di_state_free(s->state);

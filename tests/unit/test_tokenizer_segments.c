@@ -1,5 +1,7 @@
-/* needs: tokenizer base */
-/* Segments: control and plain text never mix; added tokens; invalid text; many threads on one tokenizer. */
+/* needs: recipe tokenizer base */
+/* Segments of a prompt: control tokens and plain text never mix; added tokens; invalid text; many threads on one
+ * tokenizer. */
+#include "recipe/recipe.h"
 #include "support/small_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
@@ -39,53 +41,67 @@ static int free_tokenizer(void **state) {
     return 0;
 }
 
-static void assert_encodes(const di_text_segment *segments, size_t count, const int32_t *wanted, size_t wanted_count) {
+static void assert_ids(const di_ids *ids, const int32_t *wanted, size_t wanted_count) {
+    assert_int_equal(ids->count, wanted_count);
+    if (wanted_count) assert_memory_equal(ids->data, wanted, wanted_count * sizeof *wanted);
+}
+
+static void assert_encodes(const di_segment *segments, size_t count, const int32_t *wanted, size_t wanted_count) {
+    const di_prompt prompt = {.request = segments, .count = count};
     di_ids ids = {0};
     di_error error = {0};
-    if (di_tokenizer_encode_segments(tokenizer, segments, count, &ids, &error)) fail_msg("%s", error.message);
-    assert_int_equal(ids.count, wanted_count);
-    if (wanted_count) assert_memory_equal(ids.data, wanted, wanted_count * sizeof *wanted);
+    if (di_recipe_encode(tokenizer, &prompt, &ids, &error)) fail_msg("%s", error.message);
+    assert_ids(&ids, wanted, wanted_count);
     di_ids_free(&ids);
 }
 
-#define SEGMENT(text, control)                                                                                         \
-    { text, sizeof(text) - 1, control }
+#define TEXT(bytes)                                                                                                    \
+    { .text = bytes, .text_length = sizeof(bytes) - 1 }
+#define CONTROL(id)                                                                                                    \
+    { .token_ids = &(const int32_t){id}, .token_count = 1 }
 #define ASSERT_ENCODES(wanted, ...)                                                                                    \
-    assert_encodes((const di_text_segment[]){__VA_ARGS__},                                                             \
-                   sizeof((const di_text_segment[]){__VA_ARGS__}) / sizeof(di_text_segment), wanted,                   \
-                   sizeof(wanted) / sizeof(int32_t))
+    assert_encodes((const di_segment[]){__VA_ARGS__}, sizeof((const di_segment[]){__VA_ARGS__}) / sizeof(di_segment),  \
+                   wanted, sizeof(wanted) / sizeof(int32_t))
 
 static void plain_text_stays_plain(void **state) {
     (void)state;
-    const int32_t spelled[] = {'<', 'a', '>', 'x'}, control[] = {OPEN, 'x'};
-    ASSERT_ENCODES(spelled, SEGMENT("<a>x", false));
-    ASSERT_ENCODES(control, SEGMENT("<a>x", true));
+    const int32_t spelled[] = {'<', 'a', '>', 'x'};
+    ASSERT_ENCODES(spelled, TEXT("<a>x"));
     const int32_t both[] = {OPEN, '<', 'a', '>', MARK};
-    ASSERT_ENCODES(both, SEGMENT("<a>", true), SEGMENT("<a>", false), SEGMENT("｜M｜", true));
+    ASSERT_ENCODES(both, CONTROL(OPEN), TEXT("<a>"), CONTROL(MARK));
 }
 
 /* Neither a merge nor an added token forms across a border. */
 static void borders_hold(void **state) {
     (void)state;
-    const int32_t one[] = {BC}, split[] = {'b', 'c'}, half[] = {'<', 'a', '>'};
-    ASSERT_ENCODES(one, SEGMENT("bc", false));
-    ASSERT_ENCODES(split, SEGMENT("b", false), SEGMENT("c", false));
-    ASSERT_ENCODES(split, SEGMENT("b", false), SEGMENT("", true), SEGMENT("c", false));
-    ASSERT_ENCODES(half, SEGMENT("<a", true), SEGMENT(">", false));
-    ASSERT_ENCODES(half, SEGMENT("<a", true), SEGMENT(">", true));
+    const int32_t one[] = {BC}, split[] = {'b', 'c'}, half[] = {'<', 'a', '>'}, between[] = {'b', MARK, 'c'};
+    ASSERT_ENCODES(one, TEXT("bc"));
+    ASSERT_ENCODES(split, TEXT("b"), TEXT("c"));
+    ASSERT_ENCODES(split, TEXT("b"), TEXT(""), TEXT("c"));
+    ASSERT_ENCODES(half, TEXT("<a"), TEXT(">"));
+    ASSERT_ENCODES(between, TEXT("b"), CONTROL(MARK), TEXT("c"));
     assert_encodes(NULL, 0, NULL, 0);
-    const di_text_segment nothing = {NULL, 0, false};
+    const di_segment nothing = {0};
     assert_encodes(&nothing, 1, NULL, 0);
 }
 
+/* Text of our own, in which added tokens are recognised. */
 static void the_leftmost_longest_token_wins(void **state) {
     (void)state;
-    const int32_t longest[] = {OPEN_LONG, '>', OPEN, '<', 'c'};
-    ASSERT_ENCODES(longest, SEGMENT("<a><b><a><c", true));
-    const int32_t runs[] = {UNEQUAL3, UNEQUAL, UNEQUAL, 'x', UNEQUAL3};
-    ASSERT_ENCODES(runs, SEGMENT("≠≠≠≠≠x≠≠≠", true));
-    const int32_t cut[] = {'<', OPEN, '<', 'a'};
-    ASSERT_ENCODES(cut, SEGMENT("<<a><a", true));
+    static const struct {
+        const char *text;
+        int32_t ids[5];
+        size_t count;
+    } rows[] = {{"<a>x", {OPEN, 'x'}, 2},
+                {"<a><b><a><c", {OPEN_LONG, '>', OPEN, '<', 'c'}, 5},
+                {"≠≠≠≠≠x≠≠≠", {UNEQUAL3, UNEQUAL, UNEQUAL, 'x', UNEQUAL3}, 5},
+                {"<<a><a", {'<', OPEN, '<', 'a'}, 4}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        di_ids ids = {0};
+        assert_int_equal(di_tokenizer_encode(tokenizer, rows[i].text, strlen(rows[i].text), true, &ids, NULL), DI_OK);
+        assert_ids(&ids, rows[i].ids, rows[i].count);
+        di_ids_free(&ids);
+    }
 }
 
 static void invalid_text_is_refused_with_its_offset(void **state) {
@@ -98,19 +114,24 @@ static void invalid_text_is_refused_with_its_offset(void **state) {
         {"\xED\xA0\x80", 3, 0}, {"xy\xF4\x90\x80\x80", 6, 2}, {"\x80", 1, 0},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        for (int control = 0; control < 2; control++) {
-            const di_text_segment segments[] = {{"bc", 2, false}, {bad[i].text, bad[i].length, control}};
+        for (int added = 0; added < 2; added++) {
             char offset[32];
             snprintf(offset, sizeof offset, "offset %zu", bad[i].offset);
             di_ids ids = {0};
             di_ids_append(&ids, 7);
             di_error error = {0};
-            assert_int_equal(di_tokenizer_encode_segments(tokenizer, segments, 2, &ids, &error), DI_ERR_FORMAT);
-            assert_string_equal(error.param, "segments[1]");
+            assert_int_equal(di_tokenizer_encode(tokenizer, bad[i].text, bad[i].length, added, &ids, &error),
+                             DI_ERR_FORMAT);
+            assert_string_equal(error.param, "text");
             assert_non_null(strstr(error.message, offset));
             assert_int_equal(ids.count, 1); /* what was there stays, nothing half-done is added */
             assert_int_equal(ids.data[0], 7);
-            assert_int_equal(di_tokenizer_encode_segments(tokenizer, segments, 2, &ids, NULL), DI_ERR_FORMAT);
+            assert_int_equal(di_tokenizer_encode(tokenizer, bad[i].text, bad[i].length, added, &ids, NULL),
+                             DI_ERR_FORMAT);
+            di_ids_free(&ids);
+            const di_segment segments[] = {TEXT("bc"), {.text = bad[i].text, .text_length = bad[i].length}};
+            const di_prompt prompt = {.request = segments, .count = 2};
+            assert_int_equal(di_recipe_encode(tokenizer, &prompt, &ids, &error), DI_ERR_FORMAT);
             di_ids_free(&ids);
         }
     di_error error = {0};
