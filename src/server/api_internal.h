@@ -57,7 +57,7 @@ struct di_call {
     bool preparing;  /* a worker has it */
 
     /* What the request says; made by di_call_prepare. */
-    const di_json *body;
+    const di_json *body; /* what the endpoint has rows for */
     di_error error;
     di_text unknown;            /* fields that were ignored */
     const char *owner, *tenant; /* NULL = nobody, the common one */

@@ -6,7 +6,7 @@
 
 /* ------------------------------------------------------------------------------------------------------ values */
 
-/* The table has checked types and ranges, so reading cannot fail. */
+/* The body holds fields of this endpoint only, whose types and ranges the table has checked: reading cannot fail. */
 static void read_float(const di_json *body, const char *name, float *value) {
     double number;
     if (di_json_double(di_field_get(body, name), &number)) *value = (float)number;
@@ -229,7 +229,7 @@ static bool read_count(di_call *call) {
     int64_t rows = di_config_int(call->api->config, DI_OPT_MAX_ROWS);
     di_config_id option = rows < most ? DI_OPT_MAX_ROWS : DI_OPT_MAX_SEQS;
     if (rows < most) most = rows;
-    if (n > most) {
+    if (n < 1 || n > most) {
         di_fail(&call->error, DI_ERR_INVALID_ARGUMENT, "n", "Invalid n value, the valid range of n is [1, %lld] (--%s)",
                 (long long)most, di_config_rows()[option].name);
         return false;
@@ -573,17 +573,19 @@ static bool prepare_generation(di_call *call) {
 
 bool di_call_prepare(di_call *call) {
     const di_config *config = call->api->config;
+    const di_json *body;
     size_t length;
     const char *text = di_exchange_body(call->exchange, &length);
     unsigned depth = (unsigned)di_config_int(config, DI_OPT_LIMIT_JSON_DEPTH);
     if (!call->arena) return no_memory(call);
-    if (di_json_parse(call->arena, text, length, depth, &call->body, &call->error) != DI_OK) {
+    if (di_json_parse(call->arena, text, length, depth, &body, &call->error) != DI_OK) {
         di_error inner = call->error; /* the reader knows the number, not whose it is */
         if (strstr(inner.message, "levels allowed"))
             di_fail(&call->error, inner.status, NULL, "%s (--limit-json-depth)", inner.message);
         return false;
     }
-    if (di_fields_check(call->endpoint, call->body, config, call->api->strict, &call->unknown, &call->error) != DI_OK)
+    if (di_fields_check(call->endpoint, call->arena, body, config, call->api->strict, &call->unknown, &call->body,
+                        &call->error) != DI_OK)
         return false;
     if (!check_model(call)) return false;
     switch (call->endpoint) {

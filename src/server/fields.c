@@ -204,6 +204,7 @@ static di_status check_value(const di_field *field, const di_json *value, const 
 
 typedef struct check {
     unsigned endpoint; /* bit */
+    di_arena *arena;
     const di_config *config;
     bool strict;
     di_text *unknown;
@@ -263,6 +264,10 @@ static di_status check_members(const check *c, const char *path, const di_json *
     return DI_OK;
 }
 
+static di_status no_memory(const check *c) {
+    return di_fail(c->error, DI_ERR_MEMORY, NULL, "out of memory for the request");
+}
+
 /* What is only handed on: schemas and arguments of tools, and what the client calls its own. */
 static bool is_handed_on(const di_json *member) {
     static const char *const names[] = {"parameters", "input_schema", "schema", "arguments", "input", "metadata"};
@@ -290,39 +295,63 @@ static di_status check_inside(const check *c, const char *path, const di_json *v
     return status;
 }
 
-static di_status check_object(const check *c, const char *prefix, const di_json *object);
+static di_status keep_known(const check *c, const char *prefix, di_json *object);
 
-static di_status check_member(const check *c, const char *prefix, const di_json *member) {
+/* *kept: a copy for the body that is read; NULL if the member counts as absent or has no row. */
+static di_status check_member(const check *c, const char *prefix, const di_json *member, di_json **kept) {
     char path[sizeof c->error->param];
     int length = snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", member->key);
     bool printable = length < (int)sizeof path && strlen(member->key) == member->key_length;
     const di_field *field = printable ? find_row(c->endpoint, path) : NULL;
+    *kept = NULL;
     if (member->type == DI_JSON_NULL) return DI_OK; /* the same as absent, known or not */
     if (!field) return unknown_field(c, path);
     di_status status = check_value(field, member, c->config, c->error);
-    if (status != DI_OK || field->use == DI_FIELD_IGNORED) return status;
-    if (member->type == DI_JSON_OBJECT && has_rows_inside(c->endpoint, path)) return check_object(c, path, member);
+    if (status != DI_OK) return status;
+    di_json *copy = di_arena_zalloc(c->arena, sizeof *copy);
+    if (!copy) return no_memory(c);
+    *copy = *member;
+    copy->next = NULL;
+    *kept = copy;
+    if (field->use == DI_FIELD_IGNORED) return DI_OK; /* kept: Responses give some of them back */
+    if (member->type == DI_JSON_OBJECT && has_rows_inside(c->endpoint, path)) return keep_known(c, path, copy);
     return is_handed_on(member) ? DI_OK : check_inside(c, path, member);
 }
 
-static di_status check_object(const check *c, const char *prefix, const di_json *object) {
+/* Checks the members of an object, which is a copy, and leaves in it those that are known. */
+static di_status keep_known(const check *c, const char *prefix, di_json *object) {
     di_status status = check_members(c, prefix, object);
-    for (const di_json *member = object->first; member && status == DI_OK; member = member->next)
-        status = check_member(c, prefix, member);
+    const di_json *member = object->first;
+    di_json **end = &object->first;
+    object->first = NULL;
+    object->count = 0;
+    for (; member && status == DI_OK; member = member->next) {
+        di_json *kept;
+        status = check_member(c, prefix, member, &kept);
+        if (status != DI_OK || !kept) continue;
+        *end = kept;
+        end = &kept->next;
+        object->count++;
+    }
     return status;
 }
 
-di_status di_fields_check(di_endpoint endpoint, const di_json *body, const di_config *config, bool strict,
-                          di_text *unknown, di_error *error) {
+di_status di_fields_check(di_endpoint endpoint, di_arena *arena, const di_json *body, const di_config *config,
+                          bool strict, di_text *unknown, const di_json **known, di_error *error) {
+    *known = NULL;
     if (body->type != DI_JSON_OBJECT)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "", "the body must be a JSON object, not %s",
                        di_json_type_name(body->type));
-    check c = {1U << endpoint, config, strict, unknown, error};
-    di_status status = check_object(&c, "", body);
+    check c = {1U << endpoint, arena, config, strict, unknown, error};
+    di_json *copy = di_arena_zalloc(arena, sizeof *copy);
+    if (!copy) return no_memory(&c);
+    *copy = *body;
+    di_status status = keep_known(&c, "", copy);
     for (size_t i = 0; status == DI_OK && i < FIELD_COUNT; i++)
         if (field_table[i].use == DI_FIELD_REQUIRED && field_table[i].endpoints & c.endpoint &&
-            !di_field_get(body, field_table[i].path))
+            !di_field_get(copy, field_table[i].path))
             status = di_fail(error, DI_ERR_INVALID_ARGUMENT, field_table[i].path, "%s is missing", field_table[i].path);
+    if (status == DI_OK) *known = copy;
     return status;
 }
 

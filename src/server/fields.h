@@ -2,8 +2,9 @@
  *
  * A row is one field of a JSON body: its type, range, default, and what becomes of it. Rows are fields_table.h; the
  * lists in docs/api.md are generated from them. A body is checked against the table before anything else looks at it,
- * so that the code behind may read values without checking types again. What lies inside messages, tools, prompts and
- * the like is checked by who reads it.
+ * and what is read then is a copy of it that holds nothing but what has a row: the code behind may read any field by
+ * name without checking types again, also one that this endpoint does not have. What lies inside messages, tools,
+ * prompts and the like is checked by who reads it.
  *
  * Rules, the same everywhere: null counts as absent; a member that an object has twice is refused; a field that no row
  * knows is ignored and its name handed back, or refused (`strict`). Errors are DI_ERR_INVALID_ARGUMENT, or
@@ -60,9 +61,10 @@ typedef struct di_field {
 const di_field *di_fields(size_t *count);
 const char *di_endpoint_path(di_endpoint endpoint); /* "/v1/chat/completions" */
 
-/* Checks a body. config gives the limits. Names of unknown fields are appended to *unknown, separated by ", ". */
-di_status di_fields_check(di_endpoint endpoint, const di_json *body, const di_config *config, bool strict,
-                          di_text *unknown, di_error *error);
+/* Checks a body. config gives the limits. Names of unknown fields are appended to *unknown, separated by ", ".
+ * *known: the body without them and without what is null; in the arena, with the values of `body`. */
+di_status di_fields_check(di_endpoint endpoint, di_arena *arena, const di_json *body, const di_config *config,
+                          bool strict, di_text *unknown, const di_json **known, di_error *error);
 
 /* Member of an object, NULL when absent or null. */
 const di_json *di_field_get(const di_json *object, const char *name);

@@ -82,6 +82,7 @@ F(CH|TK, "reasoning_effort",   S|I, 1, 100, "", "", -1, "high", USED, "none, min
 F(CH|TK, "chat_template_kwargs", O, 0, 0, "", "", -1, "", USED, "")
 F(CH|TK, "chat_template_kwargs.thinking", B, 0, 0, "", "", -1, "", USED, "when the field thinking is absent")
 F(CH|TK, "chat_template_kwargs.enable_thinking", B, 0, 0, "", "", -1, "", USED, "the same")
+F(CH|TK, "chat_template_kwargs.reasoning_effort", S|I, 1, 100, "", "", -1, "", USED, "wins over the field reasoning_effort")
 F(CH,    "include_reasoning",  B, 0, 0, "", "", -1, "true", USED, "false leaves reasoning out of the answer")
 F(CH,    "thinking_token_budget", I, -1, 0, "", "-1", -1, "-1", NEUTRAL, "a budget is not available; max_tokens bounds the whole")
 F(CH,    "response_format",    O, 0, 0, "", "", -1, "text", USED, "")

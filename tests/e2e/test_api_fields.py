@@ -37,7 +37,18 @@ def with_field(base, path, value, twice=False):
     return "{" + ",".join([text] + [json.dumps(k) + ":" + json.dumps(v) for k, v in rest.items()]) + "}"
 
 
+def clean(answer):
+    """The answer without what may differ between two answers to one request: its own id, times, what was cached, signs of life."""
+    text = answer.body.decode()
+    own = re.search(r'"id":"[a-z]+[-_](\w+)"', text)
+    text = text.replace(own[1], "ID") if own else text
+    text = re.sub(r'"(created|created_at|completed_at|cached_tokens|prompt_cache_\w+_tokens|cache_read_input_tokens|input_tokens)":\d+', r'"\1":0', text)
+    return text.replace(": keep-alive\n\n", "").replace('event: ping\ndata: {"type":"ping"}\n\n', "")
+
+
 class Fields(api_case.Case):
+    arguments = ("--seed", "5")
+
     def base(self, endpoint, rows):
         needed = {name for name, _, _, use in rows if use == "required"}
         body = {k: v for k, v in REQUIRED.items() if k in needed}
@@ -124,6 +135,26 @@ class Fields(api_case.Case):
     def test_unknown_fields_are_named(self):
         answer = self.good("/v1/chat/completions", {"messages": REQUIRED["messages"], "max_tokens": 1, "temprature": 0, "é": 1})
         self.assertEqual(answer.headers["x-ignored-fields"], "temprature, ??")
+
+    def test_fields_of_other_endpoints_change_nothing(self):
+        """Named as ignored, and ignored in truth, whatever they hold. Fields within fields: test_server_fields.c."""
+        rows = table()
+        sizes = {"/v1/chat/completions": "max_tokens", "/v1/completions": "max_tokens", "/v1/messages": "max_tokens", "/v1/responses": "max_output_tokens"}
+        names = {endpoint: {name for name, _, _, _ in own if "." not in name} for endpoint, own in rows.items()}
+        for endpoint, own in rows.items():
+            base = self.base(endpoint, own)
+            if endpoint in sizes:
+                base[sizes[endpoint]] = 3
+            foreign = sorted(set().union(*names.values()) - names[endpoint])
+            self.assertGreater(len(foreign), 20, endpoint)
+            for stream in (False, True) if endpoint in sizes else (False,):
+                base.update({"stream": True} if stream else {})
+                wanted = clean(self.good(endpoint, base))
+                for field in foreign:
+                    for value in ("-4294967294", "2") if stream else ("-4294967294", '"x"', '{"type":"any"}', "true"):
+                        answer = self.good(endpoint, with_field(base, field, value))
+                        self.assertEqual(answer.headers["x-ignored-fields"], field, (endpoint, value))
+                        self.assertEqual(clean(answer), wanted, (endpoint, field, value))
 
     def test_items_of_lists(self):
         chat = {"messages": REQUIRED["messages"], "max_tokens": 1}

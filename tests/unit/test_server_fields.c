@@ -58,13 +58,33 @@ static void make_body(di_text *body, unsigned endpoint, const char *path, const 
 static di_status check_text(di_endpoint endpoint, const char *body, size_t length, bool strict, di_text *unknown,
                             di_error *error) {
     di_arena *arena = di_arena_new(0);
-    const di_json *root = NULL;
+    const di_json *root = NULL, *known = NULL;
     di_error_clear(error);
     assert_non_null(arena);
     assert_int_equal(di_json_parse(arena, body, length, 0, &root, error), DI_OK);
-    di_status status = di_fields_check(endpoint, root, config, strict, unknown, error);
+    di_status status = di_fields_check(endpoint, arena, root, config, strict, unknown, &known, error);
+    assert_true((status == DI_OK) == (known != NULL));
     di_arena_free(arena);
     return status;
+}
+
+/* What is left of a body for who reads it. */
+static void left_is(di_endpoint endpoint, const char *body, const char *left) {
+    di_arena *arena = di_arena_new(0);
+    const di_json *root = NULL, *known = NULL;
+    di_error error = {0};
+    di_text unknown = {0}, text = {0};
+    di_json_writer writer;
+    assert_non_null(arena);
+    assert_int_equal(di_json_parse(arena, body, strlen(body), 0, &root, &error), DI_OK);
+    if (di_fields_check(endpoint, arena, root, config, false, &unknown, &known, &error) != DI_OK)
+        fail_msg("%s %s: %s", di_endpoint_path(endpoint), body, error.message);
+    di_json_begin(&writer, &text);
+    di_json_value(&writer, known);
+    assert_string_equal(text.data, left);
+    di_text_free(&text);
+    di_text_free(&unknown);
+    di_arena_free(arena);
 }
 
 static di_status check_field(int endpoint, const di_field *row, const char *value, bool twice, di_error *error) {
@@ -266,6 +286,58 @@ static void unknown_fields_are_named(void **state) {
     di_text_free(&unknown);
 }
 
+/* Whether the endpoint has the row, and whether rows look into the object that it lies in (true without one). */
+static void find_places(int endpoint, const char *path, bool *here, bool *looked_into) {
+    const char *dot = strchr(path, '.');
+    size_t count, length = dot ? (size_t)(dot - path) + 1 : 0;
+    const di_field *rows = di_fields(&count);
+    *here = false;
+    *looked_into = !dot;
+    for (size_t i = 0; i < count; i++) {
+        if (!(rows[i].endpoints & 1U << endpoint)) continue;
+        *here |= strcmp(rows[i].path, path) == 0;
+        *looked_into |= strncmp(rows[i].path, path, length) == 0;
+    }
+}
+
+/* A field of another endpoint is ignored in truth: whatever it holds, nobody reads it. */
+static void foreign_row(int endpoint, const di_field *row) {
+    static const char *const values[] = {"-4294967296", "1e400", "\"x\\u0000\"", "[[]]", "{\"a\":[1]}", "true", "null"};
+    const char *dot = strchr(row->path, '.');
+    for (int e = 0; e < DI_ENDPOINT_COUNT; e++) {
+        bool here, looked_into;
+        find_places(e, row->path, &here, &looked_into);
+        if (here || !looked_into || e == endpoint) continue;
+        for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+            di_text body = {0}, left = {0};
+            make_body(&body, 1U << e, row->path, values[i], false);
+            if (dot) di_text_printf(&left, ",\"%.*s\":{}", (int)(dot - row->path), row->path);
+            put_required(&left, 1U << e, row->path);
+            di_text_puts(&left, left.length ? "}" : "{}");
+            if (left.data[0] == ',') left.data[0] = '{';
+            left_is((di_endpoint)e, body.data, left.data);
+            di_text_free(&body);
+            di_text_free(&left);
+        }
+    }
+}
+
+static void fields_of_other_endpoints_are_not_left(void **state) {
+    (void)state;
+    for_every_row(foreign_row);
+}
+
+static void unknown_and_null_are_not_left(void **state) {
+    (void)state;
+    left_is(DI_ENDPOINT_CHAT,
+            "{\"x\":1,\"messages\":[{\"x\":null}],\"n\":null,\"stream_options\":{\"x\":1},\"seed\":3}",
+            "{\"messages\":[{\"x\":null}],\"stream_options\":{},\"seed\":3}");
+    left_is(
+        DI_ENDPOINT_CHAT,
+        "{\"messages\":[1],\"chat_template_kwargs\":{\"a\":null,\"thinking\":true,\"b\":2},\"metadata\":{\"a\":null}}",
+        "{\"messages\":[1],\"chat_template_kwargs\":{\"thinking\":true},\"metadata\":{\"a\":null}}");
+}
+
 /* docs/api.md holds the generated lists. */
 static void the_document_is_up_to_date(void **state) {
     (void)state;
@@ -298,6 +370,8 @@ int main(void) {
         cmocka_unit_test(what_is_not_available_is_refused_by_name),
         cmocka_unit_test(limits_are_those_of_the_configuration),
         cmocka_unit_test(unknown_fields_are_named),
+        cmocka_unit_test(fields_of_other_endpoints_are_not_left),
+        cmocka_unit_test(unknown_and_null_are_not_left),
         cmocka_unit_test(the_document_is_up_to_date),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
