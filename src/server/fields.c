@@ -2,6 +2,7 @@
 #include "server/fields.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -242,30 +243,34 @@ static di_status unknown_field(const check *c, const char *path) {
                    nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
 }
 
-static bool same_key(const di_json *a, const di_json *b) {
-    return a->key_length == b->key_length && memcmp(a->key, b->key, a->key_length) == 0;
+static di_status given_twice(const check *c, const char *path, const di_json *member) {
+    char twice[sizeof c->error->param];
+    snprintf(twice, sizeof twice, "%s%s%s", path, *path ? "." : "", member->key);
+    return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, twice, "%s is given twice", twice);
 }
 
-/* Members are few in an honest body; an object with very many is refused before the quadratic search for duplicates
- * costs anything. */
-enum { MEMBERS_MAX = 256 };
+static di_status no_memory(const check *c) {
+    return di_fail(c->error, DI_ERR_MEMORY, NULL, "out of memory for the request");
+}
+
+static di_status check_unique(const check *c, const char *path, const di_json *object) {
+    if (object->count < 2) return DI_OK;
+    const di_json **folded = di_json_fold(object); /* NULL where the key was there before */
+    if (!folded) return no_memory(c);
+    const di_json *member = object->first;
+    size_t i = 0;
+    for (; member && folded[i]; member = member->next) i++;
+    free(folded);
+    return member ? given_twice(c, path, member) : DI_OK;
+}
+
+enum { MEMBERS_MAX = 256 }; /* of an object that no option bounds: they are few in an honest body */
 
 static di_status check_members(const check *c, const char *path, const di_json *object) {
     if (object->count > MEMBERS_MAX)
         return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, path, "%s has %u members; at most %d are allowed",
                        *path ? path : "the body", object->count, MEMBERS_MAX);
-    for (const di_json *member = object->first; member; member = member->next)
-        for (const di_json *earlier = object->first; earlier != member; earlier = earlier->next)
-            if (same_key(earlier, member)) {
-                char twice[sizeof c->error->param];
-                snprintf(twice, sizeof twice, "%s%s%s", path, *path ? "." : "", member->key);
-                return di_fail(c->error, DI_ERR_INVALID_ARGUMENT, twice, "%s is given twice", twice);
-            }
-    return DI_OK;
-}
-
-static di_status no_memory(const check *c) {
-    return di_fail(c->error, DI_ERR_MEMORY, NULL, "out of memory for the request");
+    return check_unique(c, path, object);
 }
 
 /* What is only handed on: schemas and arguments of tools, and what the client calls its own. */
@@ -295,6 +300,18 @@ static di_status check_inside(const check *c, const char *path, const di_json *v
     return status;
 }
 
+/* Fields that are a schema as a whole. */
+static bool is_schema(const di_field *field) {
+    return strcmp(field->path, "guided_json") == 0 || strcmp(field->path, "structured_outputs.json") == 0;
+}
+
+/* What lies in a value that its row accepts, and into which no other row looks. */
+static di_status check_content(const check *c, const di_field *field, const di_json *member) {
+    if (is_schema(field) || is_handed_on(member)) return DI_OK;
+    if (member->type == DI_JSON_OBJECT && field->limit >= 0) return check_unique(c, field->path, member);
+    return check_inside(c, field->path, member);
+}
+
 static di_status keep_known(const check *c, const char *prefix, di_json *object);
 
 /* *kept: a copy for the body that is read; NULL if the member counts as absent or has no row. */
@@ -315,7 +332,7 @@ static di_status check_member(const check *c, const char *prefix, const di_json 
     *kept = copy;
     if (field->use == DI_FIELD_IGNORED) return DI_OK; /* kept: Responses give some of them back */
     if (member->type == DI_JSON_OBJECT && has_rows_inside(c->endpoint, path)) return keep_known(c, path, copy);
-    return is_handed_on(member) ? DI_OK : check_inside(c, path, member);
+    return check_content(c, field, member);
 }
 
 /* Checks the members of an object, which is a copy, and leaves in it those that are known. */

@@ -338,6 +338,49 @@ static void unknown_and_null_are_not_left(void **state) {
         "{\"messages\":[1],\"chat_template_kwargs\":{\"thinking\":true},\"metadata\":{\"a\":null}}");
 }
 
+/* {"k0": VALUE, ...} */
+static void put_members(di_text *text, size_t count, const char *value) {
+    di_text_puts(text, "{");
+    for (size_t i = 0; i < count; i++) di_text_printf(text, "%s\"%zu\":%s", i ? "," : "", i, value);
+    di_text_puts(text, "}");
+}
+
+static di_status check_with(const char *field, const char *before, size_t count, const char *after, di_error *error) {
+    di_text body = {0}, unknown = {0};
+    di_text_printf(&body, "{\"messages\":[1],\"%s\":%s", field, before);
+    put_members(&body, count, "{}");
+    di_text_printf(&body, "%s}", after);
+    di_status status = check_text(DI_ENDPOINT_CHAT, body.data, body.length, false, &unknown, error);
+    assert_int_equal(unknown.length, 0);
+    di_text_free(&body);
+    return status;
+}
+
+/* An object may have as many members as its own limit says; of a schema nothing is checked, not even what is twice. */
+static void large_objects_have_limits_of_their_own(void **state) {
+    (void)state;
+    di_error error;
+    assert_int_equal(check_with("logit_bias", "", 1024, "", &error), DI_OK);
+    assert_int_equal(check_with("logit_bias", "", 1025, "", &error), DI_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "--limit-logit-bias"));
+    static const char twice[] = "{\"messages\":[1],\"logit_bias\":{\"5\":1,\"7\":1,\"5\":2}}";
+    di_text unknown = {0};
+    assert_int_equal(check_text(DI_ENDPOINT_CHAT, twice, strlen(twice), false, &unknown, &error),
+                     DI_ERR_INVALID_ARGUMENT);
+    assert_string_equal(error.param, "logit_bias.5");
+    static const struct {
+        const char *field, *before, *after;
+    } schemas[] = {{"guided_json", "{\"a\":1,\"a\":2,\"properties\":", "}"},
+                   {"structured_outputs", "{\"json\":{\"a\":1,\"a\":2,\"properties\":", "}}"},
+                   {"response_format", "{\"json_schema\":{\"schema\":{\"a\":1,\"a\":2,\"properties\":", "}}}"},
+                   {"tools", "[{\"function\":{\"parameters\":{\"a\":1,\"a\":2,\"properties\":", "}}}]"}};
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++)
+        if (check_with(schemas[i].field, schemas[i].before, 2000, schemas[i].after, &error) != DI_OK)
+            fail_msg("%s: %s", schemas[i].field, error.message);
+    assert_int_equal(check_with("tools", "[", 257, "]", &error), DI_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "tools[0] has 257 members; at most 256"));
+}
+
 /* docs/api.md holds the generated lists. */
 static void the_document_is_up_to_date(void **state) {
     (void)state;
@@ -372,6 +415,7 @@ int main(void) {
         cmocka_unit_test(unknown_fields_are_named),
         cmocka_unit_test(fields_of_other_endpoints_are_not_left),
         cmocka_unit_test(unknown_and_null_are_not_left),
+        cmocka_unit_test(large_objects_have_limits_of_their_own),
         cmocka_unit_test(the_document_is_up_to_date),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
