@@ -288,9 +288,10 @@ static void take_prompt(di_call *call, uint32_t job) {
     call->prompts_known++;
     sum_usage(call);
     if (call->prompts_known == call->prompt_count) di_reply_prompt(&call->reply);
-    for (uint32_t i = 0; call->echo && i < samples; i++)
-        di_reply_part(&call->reply, job * samples + i,
-                      &(di_part){.kind = DI_PART_CONTENT, .text = call->echo[job], .length = strlen(call->echo[job])});
+    if (!call->echo) return;
+    const di_call_echo *echo = &call->echo[job];
+    const di_part part = {.kind = DI_PART_CONTENT, .text = echo->text, .length = echo->length};
+    for (uint32_t i = 0; i < samples; i++) di_reply_part(&call->reply, job * samples + i, &part);
 }
 
 static void put_text(di_call *call, di_call_choice *choice, int32_t id, const char *text, size_t length) {

@@ -41,6 +41,12 @@ typedef struct di_call_job {
     bool done;
 } di_call_job;
 
+/* Text of a prompt, which may hold zero bytes. */
+typedef struct di_call_echo {
+    const char *text;
+    size_t length;
+} di_call_echo;
+
 /* One choice. */
 typedef struct di_call_choice {
     di_call *call;
@@ -64,9 +70,9 @@ struct di_call {
     const char *own_id;         /* what the client calls the answer, NULL = a drawn id */
     di_conversation conversation;
     di_recipe_options options;
-    di_prompt prompt;  /* of a conversation, or of a completion with suffix */
-    di_ids *ids;       /* [prompt_count] */
-    const char **echo; /* [prompt_count] of a completion that repeats its prompts; else NULL */
+    di_prompt prompt;   /* of a conversation, or of a completion with suffix */
+    di_ids *ids;        /* [prompt_count] */
+    di_call_echo *echo; /* [prompt_count] of a completion that repeats its prompts; else NULL */
     uint32_t prompt_count;
     di_sampling sampling;
     int32_t priority;

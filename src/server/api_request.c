@@ -467,8 +467,9 @@ static bool keep_prompt_texts(di_call *call) {
         di_text text = {0};
         di_status status =
             di_tokenizer_decode(call->api->tokenizer, ids->data + skip, ids->count - skip, false, &text, &call->error);
-        call->echo[i] = di_arena_copy(call->arena, text.data ? text.data : "", text.length);
-        bool failed = text.failed || !call->echo[i];
+        const char *copy = di_arena_copy(call->arena, text.data ? text.data : "", text.length);
+        call->echo[i] = (di_call_echo){copy, text.length};
+        bool failed = text.failed || !copy;
         di_text_free(&text);
         if (status != DI_OK) return false;
         if (failed) return no_memory(call);

@@ -130,12 +130,20 @@ static di_status check_words(const di_field *field, const di_json *value, di_err
                    field->values, value->text);
 }
 
+/* What the model reads may hold any character; names and the like may not hold one that would end them. */
+static bool is_prompt_text(const di_field *field) {
+    static const char *const paths[] = {"prompt", "suffix", "input", "instructions", "system"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (strcmp(field->path, paths[i]) == 0) return true;
+    return false;
+}
+
 /* Strings: bytes. Lists and objects: items. */
 static di_status check_size(const di_field *field, const di_json *value, const di_config *config, di_error *error) {
     bool string = value->type == DI_JSON_STRING;
     double size = string ? (double)value->length : value->count;
     const char *unit = string ? "bytes" : "items";
-    if (string && strlen(value->text) != value->length)
+    if (string && !is_prompt_text(field) && strlen(value->text) != value->length)
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, field->path, "%s holds a zero character", field->path);
     if (size < field->minimum && !(field->types & DI_FIELD_INTEGER)) {
         if (strcmp(field->path, "messages") == 0)

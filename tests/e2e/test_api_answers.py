@@ -355,6 +355,22 @@ class Answers(api_case.Case):
         self.good("/beta/completions", {"prompt": "def f(", "suffix": "return x", "max_tokens": 4})
         both({"prompt": "Hello", "suffix": "bye", "max_tokens": 4})
 
+    def test_a_zero_character_is_text_like_any_other(self):
+        for text in ("a\0b", "\0", "a\0"):
+            ids = self.good("/tokenize", {"prompt": text}).json["tokens"]
+            for prompt in (text, [text], ids, [ids]):
+                body = {"prompt": prompt, "echo": True, "max_tokens": 0, "return_token_ids": True}
+                choice = self.good(COMPLETIONS, body).json["choices"][0]
+                self.assertEqual((choice["text"], choice["prompt_token_ids"]), (text, ids))
+                events = self.good(COMPLETIONS, dict(body, stream=True)).events
+                self.assertEqual("".join(c["text"] for _, chunk in events[:-1] for c in chunk["choices"]), text)
+        self.assertEqual(self.good(RESPONSES, {"input": "Hi", "instructions": "a\0b", "max_output_tokens": 1}).json["instructions"], "a\0b")
+        self.good(MESSAGES, {"messages": HELLO, "system": "a\0b", "max_tokens": 1})
+        self.good(COMPLETIONS, {"prompt": "a\0b", "suffix": "c\0d", "max_tokens": 1})
+        for field in ("user", "model", "request_id"):
+            answer = self.client.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1, field: "a\0b"})
+            self.assertEqual((answer.status, answer.json["error"]["param"]), (400, field))
+
     def messages(self, body):
         body = {"temperature": 0, "max_tokens": 200, "messages": HELLO, **body}
         whole = self.good(MESSAGES, body, anthropic_version="2023-06-01")
