@@ -46,6 +46,7 @@ static di_status make_reply(di_call *call) {
                                                            [DI_ENDPOINT_RESPONSES] = DI_REPLY_RESPONSES};
     const di_api *api = call->api;
     const di_sampling *sampling = &call->sampling;
+    const di_model_config *model = di_engine_model_config(api->engine);
     di_reply_options options = {
         .kind = kinds[call->endpoint],
         .id = call->id,
@@ -70,6 +71,9 @@ static di_status make_reply(di_call *call) {
         .draft_records = call->draft_records,
         .logits_hash = sampling->logits_hash,
         .tokenizer = api->tokenizer,
+        .bos = (int32_t)di_engine_info(api->engine)->bos_token_id,
+        .eos = model->eos_token_ids,
+        .eos_count = model->eos_count,
         .prompt_ids = call->ids,
         .request = call->body,
         .temperature = sampling->temperature,

@@ -20,7 +20,10 @@ di_status di_reply_init(di_reply *reply, const di_reply_options *options, di_err
     reply->choices = calloc(count, sizeof *reply->choices);
     if (!reply->choices) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for %u choices", count);
     reply->choice_count = count;
-    for (uint32_t i = 0; i < count; i++) reply->choices[i].index = i;
+    for (uint32_t i = 0; i < count; i++) {
+        reply->choices[i].index = i;
+        di_detokenizer_init(&reply->choices[i].detokenizer, options->tokenizer);
+    }
     return DI_OK;
 }
 
@@ -108,37 +111,63 @@ static void add_chat_logprob(di_reply *reply, di_reply_choice *choice, const di_
     di_json_object_end(&writer);
 }
 
-/* Text of a token as the lists of completions show it; returns its characters. */
-static size_t token_text(const di_reply *reply, int32_t id, di_text *out) {
-    size_t length = 0, characters = 0;
+/* A token as the lists of completions show it, where it is a key: each has a name of its own. A piece of a character
+ * is "bytes:\xe6\xbc", as OpenAI writes it. */
+static const di_text *spell_token(di_reply *reply, int32_t id) {
+    di_text *out = &reply->scratch;
+    size_t length = 0;
     const char *bytes = di_tokenizer_bytes(reply->options.tokenizer, id, &length);
-    for (size_t at = 0; at < length; characters++) {
-        uint32_t codepoint;
-        bool incomplete;
-        size_t used = di_utf8_decode(bytes + at, length - at, &codepoint);
-        if (used)
-            di_text_append(out, bytes + at, used);
-        else {
-            di_text_puts(out, "\xEF\xBF\xBD");
-            used = di_utf8_bad_prefix(bytes + at, length - at, &incomplete);
-        }
-        at += used;
+    di_text_clear(out);
+    if (!bytes) {
+        di_text_printf(out, "token_id:%d", id);
+    } else if (di_utf8_validate(bytes, length) == length) {
+        di_text_append(out, bytes, length);
+    } else {
+        di_text_puts(out, "bytes:");
+        for (size_t i = 0; i < length; i++) di_text_printf(out, "\\x%02x", (unsigned)(unsigned char)bytes[i]);
     }
-    return characters;
+    return out;
 }
 
-static void add_completion_logprob(di_reply *reply, di_reply_choice *choice, const di_event *event) {
+/* Takes what became certain of the text. */
+static void count_characters(di_reply_choice *choice, const di_text *text) {
+    for (size_t i = 0; i < text->length; i++) choice->text_offset += ((unsigned char)text->data[i] & 0xC0) != 0x80;
+}
+
+static bool has_text(const di_reply *reply, const di_event *event) {
+    const di_reply_options *options = &reply->options;
+    if (event->kind == DI_EVENT_PROMPT_TOKEN) return event->position > 0 || event->token_id != options->bos;
+    for (size_t i = 0; i < options->eos_count; i++)
+        if (options->eos[i] == event->token_id) return false;
+    return true;
+}
+
+/* Where the token's text begins, in characters of the text; a character counts with the token that completes it. */
+static void add_offset(di_reply *reply, di_reply_choice *choice, const di_event *event) {
     di_text *text = &reply->scratch;
     di_json_writer writer;
     di_text_clear(text);
-    size_t characters = token_text(reply, event->token_id, text);
-    di_json_begin(&writer, add_value(choice, DI_LIST_TOKENS));
-    di_json_string_n(&writer, text->data ? text->data : "", text->length);
-    di_json_begin(&writer, add_value(choice, DI_LIST_LOGPROBS));
-    write_logprob(&writer, event->logprob);
+    bool begins = event->kind == DI_EVENT_TOKEN && !choice->tokens; /* the prompt before it was a text of its own */
+    if (begins) di_detokenizer_flush(&choice->detokenizer, text);
+    count_characters(choice, text);
     di_json_begin(&writer, add_value(choice, DI_LIST_OFFSETS));
     di_json_unsigned(&writer, choice->text_offset);
-    choice->text_offset += characters;
+    di_text_clear(text);
+    if (has_text(reply, event)) (void)di_detokenizer_push(&choice->detokenizer, event->token_id, text, NULL);
+    count_characters(choice, text);
+}
+
+static void write_name(di_json_writer *writer, const di_text *name, bool key) {
+    (key ? di_json_key_n : di_json_string_n)(writer, name->data ? name->data : "", name->length);
+}
+
+static void add_completion_logprob(di_reply *reply, di_reply_choice *choice, const di_event *event) {
+    di_json_writer writer;
+    add_offset(reply, choice, event);
+    di_json_begin(&writer, add_value(choice, DI_LIST_TOKENS));
+    write_name(&writer, spell_token(reply, event->token_id), false);
+    di_json_begin(&writer, add_value(choice, DI_LIST_LOGPROBS));
+    write_logprob(&writer, event->logprob);
 
     di_json_begin(&writer, add_value(choice, DI_LIST_TOP));
     if (isnan(event->logprob)) {
@@ -152,9 +181,7 @@ static void add_completion_logprob(di_reply *reply, di_reply_choice *choice, con
         if (!best && listed) break;
         int32_t id = best ? event->top[i].token_id : event->token_id;
         listed |= id == event->token_id;
-        di_text_clear(text);
-        token_text(reply, id, text);
-        di_json_key_n(&writer, text->data ? text->data : "", text->length);
+        write_name(&writer, spell_token(reply, id), true);
         write_logprob(&writer, best ? event->top[i].logprob : event->logprob);
     }
     di_json_object_end(&writer);

@@ -30,7 +30,10 @@ typedef struct di_reply_options {
     bool stop_in_text;   /* a stop string that ended a choice belongs to its text */
     int32_t logprobs;    /* -1 = off, N best */
     bool token_ids, logits_hash, draft_records;
-    const di_tokenizer *tokenizer;                                  /* for logprobs */
+    const di_tokenizer *tokenizer; /* for logprobs */
+    int32_t bos;                   /* no text where a prompt begins with it; -1 none */
+    const int32_t *eos;            /* [eos_count] never text of an answer */
+    size_t eos_count;
     const di_ids *prompt_ids;                                       /* [prompts], with token_ids */
     const di_json *request;                                         /* Responses: fields that the answer repeats */
     double temperature, top_p, presence_penalty, frequency_penalty; /* the same: values that were used */
@@ -60,8 +63,9 @@ typedef struct di_reply_choice {
     uint32_t index;
     di_answer answer; /* completions: the text is answer.content */
     di_reply_list lists[DI_LIST_COUNT];
-    size_t text_offset; /* characters of the tokens so far */
-    uint64_t tokens;    /* so far */
+    di_detokenizer detokenizer; /* completions with logprobs: says which tokens complete characters of the text */
+    size_t text_offset;         /* characters of the text so far */
+    uint64_t tokens;            /* so far */
     bool finished;
     di_answer_finish finish;
     char *stop_string; /* the string that ended it, NULL = none */

@@ -4,6 +4,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 import tempfile
 import threading
@@ -354,6 +355,42 @@ class Answers(api_case.Case):
         both({"prompt": [ids, [0, 5]], "max_tokens": 3})
         self.good("/beta/completions", {"prompt": "def f(", "suffix": "return x", "max_tokens": 4})
         both({"prompt": "Hello", "suffix": "bye", "max_tokens": 4})
+
+    def check_offsets(self, choice, begins):
+        """Every token stands in the text where its offset says; bytes of one character stand where that begins."""
+        text, lists = choice["text"], choice["logprobs"]
+        pieces = []  # [offset, bytes]: tokens joined to whole characters
+        for token, offset in list(zip(lists["tokens"], lists["text_offset"]))[begins:]:
+            raw = bytes.fromhex(token[6:].replace("\\x", "")) if token.startswith("bytes:") else token.encode()
+            if pieces and pieces[-1][0] == offset:
+                pieces[-1][1] += raw
+            else:
+                pieces.append([offset, raw])
+        for offset, raw in pieces:
+            said = raw.decode("utf-8", "replace")
+            self.assertEqual(text[offset : offset + len(said)], said, choice)
+
+    def test_tokens_and_offsets_of_completions(self):
+        def unique(pairs):
+            self.assertEqual(len(dict(pairs)), len(pairs), pairs)
+            return dict(pairs)
+
+        def ask(body):
+            return json.loads(self.good(COMPLETIONS, {"logprobs": 20, "seed": 1, **body}).body, object_pairs_hook=unique)["choices"][0]
+
+        for prompt in ("The table", "a😀b 漢字 c", [0] + self.good("/tokenize", {"prompt": "漢字"}).json["tokens"][1:-1]):
+            choice = ask({"prompt": prompt, "max_tokens": 4, "temperature": 0, "echo": True})
+            self.assertEqual(choice["logprobs"]["text_offset"][:2], [0, 0])  # BOS has no text
+            self.check_offsets(choice, 1)
+        spelled = set()
+        for seed in range(12):
+            choice = ask({"prompt": [0, 150 + seed, 200 + seed, 190], "max_tokens": 6, "seed": seed, "temperature": 2, "echo": True})
+            spelled |= {name for top in choice["logprobs"]["top_logprobs"] if top for name in top if name.startswith("bytes:")}
+            self.assertEqual(choice["logprobs"]["text_offset"], sorted(choice["logprobs"]["text_offset"]))
+            self.assertLessEqual(choice["logprobs"]["text_offset"][-1], len(choice["text"]))
+        self.assertTrue(all(re.fullmatch(r"bytes:(\\x[0-9a-f]{2})+", name) for name in spelled) and spelled, spelled)
+        choice = ask({"prompt": "a", "max_tokens": 3, "temperature": 0, "ignore_eos": True, "logit_bias": {"1": 100}})  # ends of sequence
+        self.assertEqual((choice["text"], choice["logprobs"]["text_offset"]), ("", [0, 0, 0]))
 
     def test_a_zero_character_is_text_like_any_other(self):
         for text in ("a\0b", "\0", "a\0"):
