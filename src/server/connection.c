@@ -372,7 +372,7 @@ static bool take_input(di_connection *connection) {
     struct evbuffer *input = bufferevent_get_input(connection->stream);
     size_t length = evbuffer_get_contiguous_space(input);
     if (connection->state > DI_CONNECTION_BODY || !length) return false;
-    bool begun = di_http_parser_within(&connection->parser), in_body = connection->state == DI_CONNECTION_BODY;
+    bool between = !di_http_parser_within(&connection->parser), in_body = connection->state == DI_CONNECTION_BODY;
     const char *bytes = (const char *)evbuffer_pullup(input, (ssize_t)length);
     size_t taken = di_http_parser_feed(&connection->parser, bytes, length);
     evbuffer_drain(input, taken);
@@ -381,7 +381,8 @@ static bool take_input(di_connection *connection) {
     count_body(connection, connection->parser.message.body.length);
     if (in_body) connection->read_due_ns += (int64_t)taken * (1000000000 / BODY_BYTES_A_SECOND);
     connection->used = true;
-    if (!begun) wait_for_input(connection, connection->over_limit ? REFUSAL_MS : server->settings.header_ms);
+    if (between && di_http_parser_within(&connection->parser))
+        wait_for_input(connection, connection->over_limit ? REFUSAL_MS : server->settings.header_ms);
     switch (connection->parser.state) {
     case DI_HTTP_HEAD_DONE:
         head_done(connection);

@@ -7,6 +7,7 @@
 
 enum {
     METHOD_BYTES = 32,
+    EMPTY_LINES = 8,        /* before a request line: some clients end a body with one */
     CHUNK_LINE_BYTES = 256, /* size and extensions */
     CHUNK_DIGITS = 15,
     LENGTH_DIGITS = 18
@@ -313,6 +314,12 @@ static void end_head(di_http_parser *parser) {
     parser->state = DI_HTTP_HEAD_DONE;
 }
 
+/* An empty line before a request is passed over (RFC 9112, 2.2): nothing was begun. */
+static void pass_over(di_http_parser *parser) {
+    di_text_clear(&parser->message.head);
+    if (++parser->empty_lines > EMPTY_LINES) fail(parser, 400, "too many empty lines stand before a request");
+}
+
 /* A line of the head: [length] bytes with its line end. */
 static void end_head_line(di_http_parser *parser, char *line, size_t length) {
     if (length < 2 || line[length - 2] != '\r') {
@@ -323,11 +330,13 @@ static void end_head_line(di_http_parser *parser, char *line, size_t length) {
     line[length] = '\0';
     if (memchr(line, '\r', length))
         fail(parser, 400, "a CR stands within a line");
-    else if (!parser->message.has_line && length) /* empty lines before a request are passed over */
+    else if (!parser->message.has_line && !length)
+        pass_over(parser);
+    else if (!parser->message.has_line)
         read_request_line(parser, line, length);
-    else if (parser->message.has_line && length)
+    else if (length)
         read_field(parser, line, length);
-    else if (parser->message.has_line)
+    else
         end_head(parser);
 }
 

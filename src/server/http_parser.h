@@ -62,7 +62,8 @@ typedef struct di_http_parser {
     di_http_message message;
     /* the parser's own */
     size_t line_start;
-    uint64_t left; /* bytes of the body or of the chunk */
+    int empty_lines; /* passed over before the request line */
+    uint64_t left;   /* bytes of the body or of the chunk */
     size_t trailer_bytes;
     int part;     /* of a chunked body */
     di_text line; /* of a chunked body */
@@ -77,7 +78,7 @@ void di_http_parser_reset(di_http_parser *parser);
 size_t di_http_parser_feed(di_http_parser *parser, const char *bytes, size_t length);
 /* After DI_HTTP_HEAD_DONE: goes on to the body, or to DI_HTTP_DONE if there is none. */
 void di_http_parser_take_body(di_http_parser *parser);
-/* Whether bytes of a message were taken that is not complete. */
+/* Whether bytes of a message were taken that is not complete. Empty lines before it are none. */
 bool di_http_parser_within(const di_http_parser *parser);
 
 #endif

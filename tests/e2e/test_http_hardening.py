@@ -97,7 +97,7 @@ class Hardening(Case):
                              (b"GET / HTTP/1.1\r\nX: " + b"a" * 1000000 + b"\r\n\r\n", 431),
                              (b"GET / HTTP/1.1\r\n" + b"".join(b"X%d: y\r\n" % i for i in range(60000)) + b"\r\n", 431),
                              (b"GET / HTTP/1.1\r\n" + HOST + b"".join(b"X%d: y\r\n" % i for i in range(200)) + b"\r\n", 431),
-                             (b"\r\n" * 500000, 414)):
+                             (b"\r\n" * 500000, 400)):
             answer = self.server.raw(data)
             self.assertEqual(statuses(answer), [status])
         self.alive()

@@ -562,6 +562,7 @@ static void slow_clients_are_told(void **state) {
         const char *bytes;
         int http_status;
     } rows[] = {{"", 0},
+                {"\r\n\r\n", 0},
                 {"GET /ec", 408},
                 {"GET /echo HTTP/1.1\r\nHost: a\r\nX: ", 408},
                 {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", 408},
@@ -812,7 +813,7 @@ static void draining_lets_answers_end(void **state) {
     int socket = di_test_connect(test.port, 5000), idle = di_test_connect(test.port, 5000), ahead;
     di_text text = {0};
     bool closed;
-    di_test_puts(idle, "GET /probe HTTP/1.1\r\nHost: a\r\n\r\n");
+    di_test_puts(idle, "GET /probe HTTP/1.1\r\nHost: a\r\n\r\n\r\n"); /* an empty line begins nothing */
     di_test_receive(idle, "GET|/probe", &text, NULL);
     di_text_clear(&text);
     di_test_puts(socket, "GET /stream/wait HTTP/1.1\r\nHost: a\r\n\r\n");

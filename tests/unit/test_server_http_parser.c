@@ -291,6 +291,29 @@ static void a_parser_takes_one_message_after_another(void **state) {
     di_http_parser_free(&parser);
 }
 
+/* Empty lines between two requests are nothing that was begun, and come to an end. */
+static void empty_lines_before_a_request_are_passed_over(void **state) {
+    (void)state;
+    static const char request[] = "GET /x HTTP/1.1\r\n" HOST "\r\n";
+    di_http_parser parser;
+    di_http_parser_init(&parser, &limits);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(di_http_parser_feed(&parser, "\r", 1), 1);
+        assert_true(di_http_parser_within(&parser));
+        assert_int_equal(di_http_parser_feed(&parser, "\n", 1), 1);
+        assert_false(di_http_parser_within(&parser));
+    }
+    assert_int_equal(di_http_parser_feed(&parser, request, strlen(request)), strlen(request));
+    assert_int_equal(parser.state, DI_HTTP_HEAD_DONE);
+    assert_string_equal(parser.message.path.data, "/x");
+    assert_string_equal(di_http_message_field(&parser.message, "host"), "a");
+    di_http_parser_reset(&parser);
+    for (int i = 0; i < 9; i++) assert_int_equal(di_http_parser_feed(&parser, "\r\n", 2), 2);
+    assert_int_equal(parser.state, DI_HTTP_FAILED);
+    assert_int_equal(parser.http_status, 400);
+    di_http_parser_free(&parser);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_sample_gives_what_it_should),
@@ -298,6 +321,7 @@ int main(void) {
         cmocka_unit_test(long_heads_are_refused_where_they_get_too_long),
         cmocka_unit_test(bodies_up_to_the_limit),
         cmocka_unit_test(a_parser_takes_one_message_after_another),
+        cmocka_unit_test(empty_lines_before_a_request_are_passed_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
