@@ -151,10 +151,6 @@ const char *di_exchange_rest(const di_exchange *exchange) {
     return exchange->rest;
 }
 
-const char *di_exchange_query(const di_exchange *exchange) {
-    return di_http_message_query(&exchange->message);
-}
-
 /* All fields of the name, joined. */
 static const char *join_fields(di_exchange *exchange, const char *name) {
     const di_http_message *message = &exchange->message;
@@ -190,14 +186,6 @@ const char *di_exchange_id(const di_exchange *exchange) {
 
 const char *di_exchange_tenant(const di_exchange *exchange) {
     return exchange->tenant[0] ? exchange->tenant : NULL;
-}
-
-int64_t di_exchange_arrival_ns(const di_exchange *exchange) {
-    return exchange->arrival_ns;
-}
-
-di_server *di_exchange_server(const di_exchange *exchange) {
-    return exchange->server;
 }
 
 di_arena *di_exchange_arena(di_exchange *exchange) {
@@ -415,14 +403,6 @@ void di_exchange_stream_end(di_exchange *exchange) {
     if (!exchange->connection || !exchange->streaming) return;
     if (exchange->chunked && !exchange->bodyless) di_connection_write(exchange->connection, "0\r\n\r\n", 5);
     end_answer(exchange);
-}
-
-void di_exchange_stream_abort(di_exchange *exchange) {
-    if (!exchange->connection || !exchange->streaming) return;
-    exchange->connection->aborting = true;
-    di_connection_arm(exchange->connection, di_now_ns());
-    detach(exchange);
-    finish(exchange);
 }
 
 void di_exchange_keepalive(di_exchange *exchange, const char *text) {

@@ -65,14 +65,11 @@ const di_route *di_server_route(const di_server *server, size_t index);
 const char *di_exchange_method(const di_exchange *exchange); /* "POST" */
 const char *di_exchange_path(const di_exchange *exchange);   /* decoded, without the query */
 const char *di_exchange_rest(const di_exchange *exchange);   /* what "*" of the route took; "" */
-const char *di_exchange_query(const di_exchange *exchange);  /* raw, without "?"; "" */
 /* Name in any case. Several fields of one name are joined with ", ". NULL if absent. */
 const char *di_exchange_header(const di_exchange *exchange, const char *name);
 const char *di_exchange_body(const di_exchange *exchange, size_t *length); /* zero-terminated beyond length */
 const char *di_exchange_id(const di_exchange *exchange);     /* x-request-id, trace id of traceparent, or made */
 const char *di_exchange_tenant(const di_exchange *exchange); /* name of the API key; NULL when no keys are set */
-int64_t di_exchange_arrival_ns(const di_exchange *exchange); /* di_now_ns when the head was complete */
-di_server *di_exchange_server(const di_exchange *exchange);
 /* Memory that lives as long as the exchange; NULL when there is none. I/O thread, or the one task working on it. */
 di_arena *di_exchange_arena(di_exchange *exchange);
 
@@ -105,8 +102,6 @@ void di_exchange_stream_begin(di_exchange *exchange, int http_status, const char
                               const di_header *headers, size_t header_count);
 void di_exchange_stream_write(di_exchange *exchange, const char *bytes, size_t length);
 void di_exchange_stream_end(di_exchange *exchange); /* ends the exchange */
-/* Cuts the answer off so that the client can tell that it is not complete; ends the exchange. */
-void di_exchange_stream_abort(di_exchange *exchange);
 /* The text, whole events, is written whenever nothing else was for --keepalive-ms, from stream_begin to the end:
  * ": keep-alive\n\n", "event: ping\ndata: {...}\n\n". Must stay valid; NULL = none. */
 void di_exchange_keepalive(di_exchange *exchange, const char *text);

@@ -68,10 +68,6 @@ const char *di_http_message_method(const di_http_message *message) {
     return message->has_line ? message->head.data + message->method : "";
 }
 
-const char *di_http_message_query(const di_http_message *message) {
-    return message->has_line ? message->head.data + message->query : "";
-}
-
 void di_http_message_free(di_http_message *message) {
     di_text_free(&message->head);
     di_text_free(&message->body);
@@ -126,7 +122,6 @@ static void read_target(di_http_parser *parser, char *target) {
         return;
     }
     size_t length = strcspn(path, "?");
-    message->query = (size_t)(path - message->head.data) + length + (path[length] == '?');
     if (!length) di_text_putc(&message->path, '/');
     if (!decode_path(path, length, &message->path))
         fail(parser, 400, "the path holds a bad escape or a character that is not allowed");

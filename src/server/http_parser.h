@@ -35,7 +35,6 @@ typedef struct di_http_message {
     di_text body;        /* zero-terminated beyond its length once complete */
     di_text path;        /* decoded */
     size_t method;       /* offset; valid once the request line was read */
-    size_t query;        /* offset of what follows "?", or of "" */
     int minor;           /* HTTP/1.minor */
     bool has_line;       /* the request line was read */
     bool has_head;       /* all fields were read, so that they may be asked for */
@@ -51,7 +50,6 @@ typedef struct di_http_message {
 /* Value of the first field of that name, in any case; NULL if absent. */
 const char *di_http_message_field(const di_http_message *message, const char *name);
 const char *di_http_message_method(const di_http_message *message); /* "" before the request line was read */
-const char *di_http_message_query(const di_http_message *message);
 void di_http_message_free(di_http_message *message);
 
 typedef struct di_http_parser {
