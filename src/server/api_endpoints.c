@@ -148,8 +148,17 @@ static void post_detokenize(void *app, di_exchange *exchange) {
 
 /* ------------------------------------------------------------------------------------------------------ models */
 
+/* Paths of Anthropic's interface, whether they are there or not, and what both have for who says that it is theirs. */
 static bool is_anthropic(const di_exchange *exchange) {
+    static const char *const theirs[] = {"/anthropic/", "/v1/messages/"};
+    const char *path = di_exchange_path(exchange);
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
+        if (strncmp(path, theirs[i], strlen(theirs[i])) == 0) return true;
     return di_exchange_header(exchange, "anthropic-version") != NULL;
+}
+
+static di_error_shape choose_errors(const di_exchange *exchange) {
+    return is_anthropic(exchange) ? di_error_anthropic : di_error_openai;
 }
 
 static void write_model(const di_api *api, di_json_writer *writer, const char *name, bool anthropic) {
@@ -218,28 +227,28 @@ static void get_model(void *app, di_exchange *exchange) {
 }
 
 static const di_route routes[] = {
-    {"POST", "/v1/chat/completions", DI_ACCESS_KEY, true, NULL, post_chat},
-    {"POST", "/chat/completions", DI_ACCESS_KEY, true, NULL, post_chat},
-    {"POST", "/beta/chat/completions", DI_ACCESS_KEY, true, NULL, post_chat},
-    {"POST", "/beta/v1/chat/completions", DI_ACCESS_KEY, true, NULL, post_chat},
-    {"POST", "/v1/completions", DI_ACCESS_KEY, true, NULL, post_completions},
-    {"POST", "/completions", DI_ACCESS_KEY, true, NULL, post_completions},
-    {"POST", "/beta/completions", DI_ACCESS_KEY, true, NULL, post_completions},
-    {"POST", "/beta/v1/completions", DI_ACCESS_KEY, true, NULL, post_completions},
+    {"POST", "/v1/chat/completions", DI_ACCESS_KEY, true, di_error_openai, post_chat},
+    {"POST", "/chat/completions", DI_ACCESS_KEY, true, di_error_openai, post_chat},
+    {"POST", "/beta/chat/completions", DI_ACCESS_KEY, true, di_error_openai, post_chat},
+    {"POST", "/beta/v1/chat/completions", DI_ACCESS_KEY, true, di_error_openai, post_chat},
+    {"POST", "/v1/completions", DI_ACCESS_KEY, true, di_error_openai, post_completions},
+    {"POST", "/completions", DI_ACCESS_KEY, true, di_error_openai, post_completions},
+    {"POST", "/beta/completions", DI_ACCESS_KEY, true, di_error_openai, post_completions},
+    {"POST", "/beta/v1/completions", DI_ACCESS_KEY, true, di_error_openai, post_completions},
     {"POST", "/v1/messages", DI_ACCESS_KEY, true, di_error_anthropic, post_messages},
     {"POST", "/anthropic/v1/messages", DI_ACCESS_KEY, true, di_error_anthropic, post_messages},
     {"POST", "/v1/messages/count_tokens", DI_ACCESS_KEY, true, di_error_anthropic, post_count_tokens},
     {"POST", "/anthropic/v1/messages/count_tokens", DI_ACCESS_KEY, true, di_error_anthropic, post_count_tokens},
-    {"POST", "/v1/responses", DI_ACCESS_KEY, true, NULL, post_responses},
-    {"POST", "/responses", DI_ACCESS_KEY, true, NULL, post_responses},
+    {"POST", "/v1/responses", DI_ACCESS_KEY, true, di_error_openai, post_responses},
+    {"POST", "/responses", DI_ACCESS_KEY, true, di_error_openai, post_responses},
     {"GET", "/v1/models", DI_ACCESS_KEY, false, NULL, get_models},
     {"GET", "/models", DI_ACCESS_KEY, false, NULL, get_models},
     {"GET", "/anthropic/v1/models", DI_ACCESS_KEY, false, NULL, get_models},
     {"GET", "/anthropic/v1/models/*", DI_ACCESS_KEY, false, NULL, get_model},
     {"GET", "/v1/models/*", DI_ACCESS_KEY, false, NULL, get_model},
     {"GET", "/models/*", DI_ACCESS_KEY, false, NULL, get_model},
-    {"POST", "/tokenize", DI_ACCESS_KEY, true, NULL, post_tokenize},
-    {"POST", "/detokenize", DI_ACCESS_KEY, true, NULL, post_detokenize},
+    {"POST", "/tokenize", DI_ACCESS_KEY, true, di_error_openai, post_tokenize},
+    {"POST", "/detokenize", DI_ACCESS_KEY, true, di_error_openai, post_detokenize},
 };
 
 /* ----------------------------------------------------------------------------------------------------- opening */
@@ -320,6 +329,7 @@ di_status di_api_open(di_server *server, const di_config *config, di_log *log, d
         di_api_close(api);
         return status;
     }
+    di_server_set_errors(server, choose_errors);
     *out = api;
     return DI_OK;
 }

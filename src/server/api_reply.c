@@ -367,7 +367,8 @@ const char *di_anthropic_error_type(int http_status) {
         const char *type;
     } types[] = {{401, "authentication_error"}, {402, "billing_error"},     {403, "permission_error"},
                  {404, "not_found_error"},      {413, "request_too_large"}, {429, "rate_limit_error"},
-                 {503, "overloaded_error"},     {504, "timeout_error"},     {529, "overloaded_error"}};
+                 {503, "overloaded_error"},     {504, "timeout_error"},     {505, "invalid_request_error"},
+                 {529, "overloaded_error"}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].status == http_status) return types[i].type;
     return http_status < 500 ? "invalid_request_error" : "api_error";

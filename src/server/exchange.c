@@ -314,6 +314,7 @@ void di_error_openai(di_text *body, const di_error_parts *parts) {
         {401, "authentication_error"},  {403, "permission_error"},          {404, "not_found_error"},
         {408, "timeout_error"},         {429, "rate_limit_error"},          {500, "internal_error"},
         {501, "not_implemented_error"}, {503, "service_unavailable_error"}, {504, "timeout_error"},
+        {505, "invalid_request_error"},
     };
     const char *type = http_status >= 500 ? "internal_error" : "invalid_request_error";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -338,12 +339,17 @@ void di_error_openai(di_text *body, const di_error_parts *parts) {
     di_json_object_end(&writer);
 }
 
+static di_error_shape shape_of(const di_exchange *exchange) {
+    const di_route *route = exchange->route ? exchange->route : exchange->sibling;
+    if (route && route->error) return route->error;
+    return exchange->server->choose_errors ? exchange->server->choose_errors(exchange) : di_error_openai;
+}
+
 static void fail_with(di_exchange *exchange, int http_status, const char *code, const char *param, const char *message,
                       const di_header *headers, size_t header_count) {
-    const di_route *route = exchange->route ? exchange->route : exchange->sibling;
     di_text body = {0};
     const di_error_parts parts = {http_status, code, param, message, exchange->id};
-    (route && route->error ? route->error : di_error_openai)(&body, &parts);
+    shape_of(exchange)(&body, &parts);
     const char *bytes = body.failed || !body.data ? "{}" : body.data;
     di_exchange_note_text(exchange, "error", code);
     di_exchange_reply(exchange, http_status, "application/json", headers, header_count, bytes, strlen(bytes));

@@ -48,13 +48,16 @@ typedef struct di_route {
     const char *path;   /* "/v1/models"; an ending "/" and "*" takes the rest: di_exchange_rest */
     di_access access;
     bool json;            /* a request must have Content-Type application/json, else 415 */
-    di_error_shape error; /* NULL: di_error_openai */
+    di_error_shape error; /* NULL: see di_server_set_errors */
     void (*handler)(void *app, di_exchange *exchange);
 } di_route;
 
 /* {"error": {"message", "type", "param", "code"}}; type by the HTTP status, as vLLM and OpenAI name them. */
 void di_error_openai(di_text *body, const di_error_parts *parts);
 
+/* Before the server starts. Which shape an error has where no route says it: paths that are not there, routes without
+ * one, requests that could not be read (whose path is then ""). Without it: di_error_openai. */
+void di_server_set_errors(di_server *server, di_error_shape (*choose)(const di_exchange *exchange));
 /* Before the server starts. The table must stay valid; a path may have rows for several methods, each once. */
 di_status di_server_add_routes(di_server *server, const di_route *routes, size_t count, void *app, di_error *error);
 /* Routes in the order they were added, for tests and lists; NULL behind the last. */

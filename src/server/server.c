@@ -79,6 +79,10 @@ di_status di_server_add_routes(di_server *server, const di_route *routes, size_t
     return DI_OK;
 }
 
+void di_server_set_errors(di_server *server, di_error_shape (*choose)(const di_exchange *exchange)) {
+    server->choose_errors = choose;
+}
+
 const di_route *di_server_route(const di_server *server, size_t index) {
     for (size_t t = 0; t < server->table_count; t++) {
         if (index < server->tables[t].count) return &server->tables[t].rows[index];

@@ -60,6 +60,7 @@ struct di_server {
     di_access_log *access;
     di_route_table tables[DI_MAX_ROUTE_TABLES];
     size_t table_count;
+    di_error_shape (*choose_errors)(const di_exchange *exchange); /* may be NULL */
     struct event *signals[3], *drain_check;
     void (*on_reload)(void *arg);
     void *on_reload_arg;

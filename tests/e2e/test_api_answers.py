@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -587,6 +588,39 @@ class Answers(api_case.Case):
                 answer = self.client.post(path, dict(body, stream=stream))
                 self.assertEqual((answer.status, answer.json["error"]["code"]), (400, "context_length_exceeded"))
                 self.assertRegex(answer.json["error"]["message"], r"maximum context length is %d tokens.*requested \d+ tokens \(\d+ in" % context)
+
+    def test_errors_have_the_shape_of_the_path(self):
+        theirs = {"anthropic_version": "2023-06-01"}
+        for method, path, headers, status, is_theirs in (
+            ("GET", "/anthropic/v1/models/none", {}, 404, True),
+            ("DELETE", "/anthropic/v1/models", {}, 405, True),
+            ("GET", "/anthropic/v1/nothing", {}, 404, True),
+            ("POST", "/v1/messages/batches", {}, 404, True),
+            ("GET", "/v1/messages/count_tokens", {}, 405, True),
+            ("GET", "/v1/models/none", theirs, 404, True),
+            ("GET", "/v1/nothing", theirs, 404, True),
+            ("GET", "/v1/models/none", {}, 404, False),
+            ("GET", "/v1/nothing", {}, 404, False),
+            ("GET", "/anthropic", {}, 404, False),
+            ("GET", CHAT, theirs, 405, False),
+            ("POST", CHAT, theirs, 415, False),
+        ):
+            answer = self.client.request(method, path, **headers)
+            self.assertEqual(answer.status, status, (method, path))
+            if is_theirs:
+                self.assertEqual(set(answer.json), {"type", "error", "request_id"}, (method, path))
+                self.assertEqual((answer.json["type"], answer.json["request_id"]), ("error", answer.headers["request-id"]))
+                self.assertEqual(answer.json["error"]["type"], "not_found_error" if status == 404 else "invalid_request_error")
+            else:
+                self.assertEqual(set(answer.json), {"error"}, (method, path))
+                self.assertEqual(set(answer.json["error"]), {"message", "type", "param", "code"})
+        listed = self.client.get("/anthropic/v1/models").json
+        self.assertEqual((listed["first_id"], listed["data"][0]["type"]), ("tiny", "model"))
+        with socket.create_connection(("127.0.0.1", self.server.port), 60) as raw:
+            raw.sendall(b"GET / HTTP/2.0\r\n\r\n")
+            head, body = b"".join(iter(lambda: raw.recv(65536), b"")).split(b"\r\n\r\n", 1)
+        self.assertIn(b" 505 ", head.splitlines()[0])
+        self.assertEqual([json.loads(body)["error"][key] for key in ("type", "code")], ["invalid_request_error", "malformed_request"])
 
     def test_requests_in_progress(self):
         import http.client
