@@ -331,6 +331,7 @@ static di_status take_finish(di_call *call, di_call_choice *choice, const di_eve
         di_output_end how = di_output_end_of(event->finish_reason, event->stop_string);
         if (di_parser_finish(choice->parser, how, &end, &call->error) != DI_OK) return call->error.status;
     }
+    call->reply.completed = (int64_t)time(NULL);
     di_event ended = *event;
     ended.stop_token_id = stop_id_of_client(call, event->stop_token_id);
     di_reply_finish(&call->reply, choice->index, end.finish, &ended, end.reasoning_tokens);

@@ -99,6 +99,7 @@ struct di_reply {
     di_usage usage;            /* of all prompts together */
     uint64_t reasoning_tokens; /* of the choices that ended */
     uint64_t sequence;         /* Responses: number of the next event */
+    int64_t completed;         /* seconds since 1970, when the last choice ended; whoever ends it sets it */
     di_text out;
     di_text scratch;
     bool failed; /* out of memory */

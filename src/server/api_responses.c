@@ -240,7 +240,7 @@ static void write_response(const di_reply *reply, di_json_writer *writer, stage 
     di_put_bool(writer, "background", false);
     di_json_key(writer, "completed_at");
     if (at == STAGE_ENDED && strcmp(status, "completed") == 0)
-        di_json_integer(writer, options->created);
+        di_json_integer(writer, reply->completed);
     else
         di_json_null(writer);
     di_put_null(writer, "content_filters");

@@ -541,6 +541,7 @@ class Answers(api_case.Case):
     def test_responses(self):
         response = self.responses({"input": "Hello, who are you?", "metadata": {"a": "b"}, "instructions": "You are helpful."})
         self.assertEqual((response["status"], response["metadata"], response["store"]), ("completed", {"a": "b"}, False))
+        self.assertLessEqual(response["created_at"], response["completed_at"])
         chat = self.chat({"messages": [{"role": "system", "content": "You are helpful."}] + HELLO})
         self.assertEqual(response["output"][0]["content"][0]["text"], chat["choices"][0]["message"]["content"])
         self.assertEqual(response["usage"]["input_tokens"], chat["usage"]["prompt_tokens"])

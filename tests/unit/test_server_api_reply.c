@@ -474,6 +474,26 @@ static void logprobs_add_up(void **state) {
         }
 }
 
+static void a_response_is_completed_when_its_choice_ended(void **state) {
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        di_error error;
+        di_reply reply;
+        di_reply_options options = options_of(DI_REPLY_RESPONSES, stream);
+        options.created = 1000;
+        assert_int_equal(di_reply_init(&reply, &options, &error), DI_OK);
+        di_reply_begin(&reply);
+        di_reply_part(&reply, 0, &(di_part){.kind = DI_PART_CONTENT, .text = "q", .length = 1});
+        reply.completed = 1007;
+        di_reply_finish(&reply, 0, DI_ANSWER_STOP, &(di_event){.stop_token_id = -1}, 0);
+        di_reply_end(&reply);
+        assert_int_equal(count_of(reply.out.data, "\"created_at\":1000"), stream ? 3 : 1);
+        assert_int_equal(count_of(reply.out.data, "\"completed_at\":1007"), 1);
+        assert_int_equal(count_of(reply.out.data, "\"completed_at\":null"), stream ? 2 : 0);
+        di_reply_free(&reply);
+    }
+}
+
 static void errors_have_the_shape_of_their_interface(void **state) {
     (void)state;
     static const char *const wanted[] = {
@@ -500,9 +520,13 @@ static void errors_have_the_shape_of_their_interface(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recorded_streams),         cmocka_unit_test(recorded_whole_answers),
-        cmocka_unit_test(every_cut_gives_the_same), cmocka_unit_test(several_choices_end_once_each),
-        cmocka_unit_test(logprobs_add_up),          cmocka_unit_test(errors_have_the_shape_of_their_interface),
+        cmocka_unit_test(recorded_streams),
+        cmocka_unit_test(recorded_whole_answers),
+        cmocka_unit_test(every_cut_gives_the_same),
+        cmocka_unit_test(several_choices_end_once_each),
+        cmocka_unit_test(logprobs_add_up),
+        cmocka_unit_test(errors_have_the_shape_of_their_interface),
+        cmocka_unit_test(a_response_is_completed_when_its_choice_ended),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
