@@ -103,7 +103,7 @@ static di_status read_function(tool_list *list, const di_json *object, const cha
 
 static di_status read_chat_tool(tool_list *list, const di_json *item, size_t index) {
     const di_json *type = di_json_get(item, "type");
-    if (type && !di_json_string_is(type, "function"))
+    if (!di_is_absent(type) && !di_json_string_is(type, "function"))
         return di_fail(list->reader->error, DI_ERR_INVALID_ARGUMENT, di_path("tools[%zu].type", index).text,
                        "tools[%zu].type must be \"function\"", index);
     return read_function(list, di_json_get(item, "function"), "parameters", di_path("tools[%zu].function", index));
@@ -345,7 +345,7 @@ static di_status read_openai_choice(di_reader *r, const di_json *choice) {
     if (di_json_string_is(type, "allowed_tools")) return read_allowed(r, choice);
     bool chat = r->flavour == DI_FLAVOUR_CHAT;
     bool custom = !chat && di_json_string_is(type, "custom");
-    if (type && !di_json_string_is(type, "function") && !custom)
+    if (!di_is_absent(type) && !di_json_string_is(type, "function") && !custom)
         return di_fail(r->error, DI_ERR_UNSUPPORTED, "tool_choice.type",
                        "tool_choice.type must be \"function\"%s or \"allowed_tools\"", chat ? "" : ", \"custom\"");
     const char *name = NULL, *space = NULL;

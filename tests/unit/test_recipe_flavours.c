@@ -62,7 +62,7 @@ static void ask_accepted(asked *a, int flavour, const char *text) {
 #define EOS        "<｜end▁of▁sentence｜>"
 #define CALLED     "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"t\">\n\n</｜DSML｜ invoke>\n</｜DSML｜ calls>" EOS
 
-enum { M = DI_FLAVOUR_MESSAGES, R = DI_FLAVOUR_RESPONSES };
+enum { C = DI_FLAVOUR_CHAT, M = DI_FLAVOUR_MESSAGES, R = DI_FLAVOUR_RESPONSES };
 
 static void test_prompts(void **state) {
     (void)state;
@@ -85,6 +85,11 @@ static void test_prompts(void **state) {
          BOS "<｜System｜>\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to "
              "reply:\n{\"type\": \"object\"}<｜User｜>a<｜Assistant｜></think>"},
         {M, "{\"messages\":[" U "]" OFF ",\"tools\":null,\"tool_choice\":null,\"system\":null,\"output_config\":null}",
+         BOS "<｜User｜>a<｜Assistant｜></think>"},
+        {C,
+         "{\"messages\":[" U "]" OFF ",\"tools\":[{\"type\":null,\"function\":{\"name\":\"t\",\"description\":null,"
+         "\"parameters\":null,\"strict\":null}}],\"tool_choice\":\"none\",\"chat_template_kwargs\":{\"thinking\":null}"
+         "}",
          BOS "<｜User｜>a<｜Assistant｜></think>"},
         {R, IN(U "," CALL("k") "," OUT("k")),
          BOS "<｜User｜>a<｜Assistant｜></think>" CALLED
