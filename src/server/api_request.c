@@ -485,6 +485,8 @@ static bool read_completion(di_call *call) {
     bool several = prompt->type == DI_JSON_ARRAY && prompt->first && prompt->first->type != DI_JSON_NUMBER;
     if (prompt->type == DI_JSON_ARRAY && !prompt->first)
         return fail(call, DI_ERR_INVALID_ARGUMENT, "prompt", "prompt is an empty list");
+    if (several && prompt->count > 1 && di_field_get(call->body, "suffix"))
+        return fail(call, DI_ERR_INVALID_ARGUMENT, "suffix", "suffix needs one prompt, not several");
     if (!several) {
         if (!new_prompts(call, 1) || !one_prompt(call, prompt, special, 0)) return false;
     } else {

@@ -197,6 +197,15 @@ class Fields(api_case.Case):
             answer = self.client.post("/v1/completions", dict(body, **{field: value}))
             self.assertEqual(answer.status, 400, (field, value, answer.body[:300]))
             self.assertTrue(answer.json["error"]["param"].startswith(field), (field, answer.body[:300]))
+        for prompt in (["a", "b"], ["a", [5]], [[5], "b"], [[5]], ["a", "b", 3]):
+            answer = self.client.post("/v1/completions", {"prompt": prompt, "suffix": "x", "max_tokens": 1})
+            self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "suffix"), prompt)
+        texts = [self.good("/v1/completions", {"prompt": prompt, "suffix": "x", "max_tokens": 3}).json["choices"][0]["text"] for prompt in ("a", ["a"])]
+        self.assertEqual(texts[0], texts[1])
+        null = {"type": None, "function": {"name": "w", "description": None, "parameters": None, "strict": None}}
+        for body in ({"tools": [null]}, {"tools": [null], "tool_choice": {"type": None, "function": {"name": "w"}}}, {"chat_template_kwargs": {"thinking": None, "foo": None}}):
+            answer = self.good("/v1/chat/completions", dict(chat, **body))
+            self.assertIsNone(answer.headers["x-ignored-fields"])
 
 
 class Strict(api_case.Case):
