@@ -38,7 +38,8 @@ typedef struct di_json {
 #define DI_JSON_MAX_DEPTH  1024      /* no larger max_depth takes effect */
 #define DI_JSON_MAX_VALUES (1 << 22) /* of a text; a node takes forty times the bytes of the "1," it may stand for */
 
-/* max_depth 0 = 128. Never looks beyond text[length). */
+/* max_depth 0 = 128. Never looks beyond text[length). DI_ERR_FORMAT: it is no JSON. DI_ERR_LIMIT: it is more than is
+ * read, and the error's param says of what, "depth" or "values". */
 di_status di_json_parse(di_arena *arena, const char *text, size_t length, unsigned max_depth, const di_json **root,
                         di_error *error);
 /* A file; `limit` bytes at most. Errors name the file. */

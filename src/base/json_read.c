@@ -38,13 +38,17 @@ static void find_line(const reader *r, size_t offset, size_t *line, size_t *colu
     }
 }
 
-static di_status fail_at(reader *r, size_t offset, const char *what) {
+static di_status fail_for(reader *r, di_status status, const char *param, size_t offset, const char *what) {
     size_t line, column;
     find_line(r, offset, &line, &column);
     const char *end = r->length ? memchr(r->text, '\n', r->length) : NULL;
     if (!end || end + 1 == r->text + r->length)
-        return di_fail(r->error, DI_ERR_FORMAT, NULL, "column %zu (byte %zu): %s", column, offset, what);
-    return di_fail(r->error, DI_ERR_FORMAT, NULL, "line %zu, column %zu (byte %zu): %s", line, column, offset, what);
+        return di_fail(r->error, status, param, "column %zu (byte %zu): %s", column, offset, what);
+    return di_fail(r->error, status, param, "line %zu, column %zu (byte %zu): %s", line, column, offset, what);
+}
+
+static di_status fail_at(reader *r, size_t offset, const char *what) {
+    return fail_for(r, DI_ERR_FORMAT, NULL, offset, what);
 }
 
 static di_status fail_memory(reader *r) {
@@ -278,7 +282,7 @@ static di_status read_item(reader *r, frame *top, di_json **item) {
         skip_space(r);
     }
     if (++r->values >= DI_JSON_MAX_VALUES)
-        return di_fail(r->error, DI_ERR_LIMIT, NULL, "more than %d values of JSON in one text", DI_JSON_MAX_VALUES);
+        return di_fail(r->error, DI_ERR_LIMIT, "values", "more than %d values of JSON in one text", DI_JSON_MAX_VALUES);
     di_json *node = di_arena_zalloc(r->arena, sizeof *node);
     if (!node) return fail_memory(r);
     if (object) {
@@ -312,7 +316,7 @@ static di_status read_document(reader *r, unsigned max_depth, di_json *root) {
             if (depth == max_depth) {
                 char message[80];
                 snprintf(message, sizeof message, "nested deeper than the %u levels allowed", max_depth);
-                return fail_at(r, node->offset, message);
+                return fail_for(r, DI_ERR_LIMIT, "depth", node->offset, message);
             }
             frames[depth++] = (frame){.node = node};
         } else if (!node) {

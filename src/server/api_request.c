@@ -583,8 +583,10 @@ bool di_call_prepare(di_call *call) {
     if (!call->arena) return no_memory(call);
     if (di_json_parse(call->arena, text, length, depth, &body, &call->error) != DI_OK) {
         di_error inner = call->error; /* the reader knows the number, not whose it is */
-        if (strstr(inner.message, "levels allowed"))
-            di_fail(&call->error, inner.status, NULL, "%s (--limit-json-depth)", inner.message);
+        if (strcmp(inner.param, "depth") == 0)
+            di_fail(&call->error, DI_ERR_INVALID_ARGUMENT, NULL, "%s (--limit-json-depth)", inner.message);
+        else
+            di_fail(&call->error, inner.status, NULL, "%s", inner.message);
         return false;
     }
     if (di_fields_check(call->endpoint, call->arena, body, config, call->api->strict, &call->unknown, &call->body,

@@ -132,6 +132,15 @@ class Fields(api_case.Case):
                 self.assertEqual(answer.status, 400, (endpoint, body[:20], answer.body[:200]))
                 self.assertTrue(answer.json["error"]["message"])
 
+    def test_a_body_nested_too_deep_names_the_option(self):
+        for path, body in (("/v1/completions", "[" * 65), ("/v1/messages", '{"x":' * 65)):
+            answer = self.client.post(path, body)
+            self.assertEqual(answer.status, 400)
+            self.assertIn("nested deeper than the 64 levels allowed (--limit-json-depth)", answer.json["error"]["message"])
+        answer = self.client.post("/v1/completions", '{"prompt":"levels allowed"')
+        self.assertEqual((answer.status, answer.json["error"]["param"]), (400, None))
+        self.assertNotIn("--limit", answer.json["error"]["message"])
+
     def test_unknown_fields_are_named(self):
         answer = self.good("/v1/chat/completions", {"messages": REQUIRED["messages"], "max_tokens": 1, "temprature": 0, "é": 1})
         self.assertEqual(answer.headers["x-ignored-fields"], "temprature, ??")

@@ -205,6 +205,7 @@ static void test_many_values(void **state) {
     text[2 * VALUES - 1] = '1';
     assert_int_equal(di_json_parse(arena, text, 2 * VALUES, 0, &root, &error), DI_ERR_LIMIT);
     assert_non_null(strstr(error.message, "more than 4194304 values"));
+    assert_string_equal(error.param, "values");
     di_arena_free(arena);
     free(text);
 }
@@ -218,13 +219,14 @@ static void test_depth(void **state) {
     for (size_t depth = 1; depth <= 130; depth++) {
         memset(text, '[', depth);
         memset(text + depth, ']', depth);
-        assert_int_equal(parse(arena, text, 2 * depth, 0, &root, &error), depth <= 128 ? DI_OK : DI_ERR_FORMAT);
-        assert_int_equal(parse(arena, text, 2 * depth, 3, &root, &error), depth <= 3 ? DI_OK : DI_ERR_FORMAT);
+        assert_int_equal(parse(arena, text, 2 * depth, 0, &root, &error), depth <= 128 ? DI_OK : DI_ERR_LIMIT);
+        assert_int_equal(parse(arena, text, 2 * depth, 3, &root, &error), depth <= 3 ? DI_OK : DI_ERR_LIMIT);
     }
     assert_non_null(strstr(error.message, "nested deeper than the 3 levels"));
+    assert_string_equal(error.param, "depth");
     /* No limit of the caller lets the stack grow without bound. */
     memset(text, '[', sizeof text);
-    assert_int_equal(parse(arena, text, sizeof text, 1u << 30, &root, &error), DI_ERR_FORMAT);
+    assert_int_equal(parse(arena, text, sizeof text, 1u << 30, &root, &error), DI_ERR_LIMIT);
     assert_non_null(strstr(error.message, "1024 levels"));
     memset(text, '[', DI_JSON_MAX_DEPTH);
     memset(text + DI_JSON_MAX_DEPTH, ']', DI_JSON_MAX_DEPTH);
