@@ -61,8 +61,9 @@ void di_config_free(di_config *config);
  * takes effect unless a stronger source has set the option. "" is a value of STRING options only; it counts as set. */
 di_status di_config_set(di_config *config, const char *name, const char *value, di_config_source source,
                         di_error *error);
-/* Lines "name = value"; a line whose first character is # is a comment. An option may appear once. */
-di_status di_config_load_file(di_config *config, const char *path, di_error *error);
+/* Lines "name = value"; a line whose first character is # is a comment. An option may appear once. again: it was read
+ * before, by a program that must not stand still now: only a plain file is read. */
+di_status di_config_load_file(di_config *config, const char *path, bool again, di_error *error);
 /* Reads DEEPINFER_*; an unknown DEEPINFER_ variable is an error that names it. Seed names are translated
  * (docs/configuration.md lists them); *note (may be NULL) receives notes for the user, a line each. */
 di_status di_config_load_environment(di_config *config, di_text *note, di_error *error);

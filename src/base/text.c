@@ -204,10 +204,10 @@ static di_status read_all(int file, const char *path, size_t limit, size_t expec
     return DI_OK;
 }
 
-int di_read_file(const char *path, size_t limit, char **data, size_t *length, struct di_error *error) {
+static di_status read_whole(const char *path, bool plain, size_t limit, char **data, size_t *length, di_error *error) {
     *data = NULL;
     *length = 0;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = open(path, O_RDONLY | O_CLOEXEC | (plain ? O_NONBLOCK : 0)); /* to open a pipe is to wait already */
     if (file < 0) {
         di_status status = errno == ENOENT || errno == ENOTDIR ? DI_ERR_NOT_FOUND : DI_ERR_IO;
         return di_fail_errno(error, status, path, errno, "cannot open %s", path);
@@ -217,6 +217,10 @@ int di_read_file(const char *path, size_t limit, char **data, size_t *length, st
     di_status status = DI_OK;
     if (fstat(file, &about) != 0) {
         status = di_fail_errno(error, DI_ERR_IO, path, errno, "cannot examine %s", path);
+    } else if (S_ISDIR(about.st_mode)) {
+        status = di_fail(error, DI_ERR_IO, path, "%s is a folder, not a file", path);
+    } else if (plain && !S_ISREG(about.st_mode)) {
+        status = di_fail(error, DI_ERR_IO, path, "%s is not a plain file; a pipe or device cannot be read here", path);
     } else if (S_ISREG(about.st_mode) && (uint64_t)about.st_size > limit) {
         status = too_large(error, path, limit);
     } else {
@@ -231,6 +235,14 @@ int di_read_file(const char *path, size_t limit, char **data, size_t *length, st
     *data = content.data;
     *length = content.length;
     return DI_OK;
+}
+
+int di_read_file(const char *path, size_t limit, char **data, size_t *length, struct di_error *error) {
+    return read_whole(path, true, limit, data, length, error);
+}
+
+int di_read_source(const char *path, size_t limit, char **data, size_t *length, struct di_error *error) {
+    return read_whole(path, false, limit, data, length, error);
 }
 
 /* ----------------------------------------------------------------------------------------------- nearest names */

@@ -34,9 +34,12 @@ size_t di_utf8_validate(const char *text, size_t length);
  * subpart"), at least 1. *incomplete is set when more bytes could still make it valid. */
 size_t di_utf8_bad_prefix(const char *text, size_t length, bool *incomplete);
 
-/* Whole file into malloc'ed zero-terminated memory; refuses files above `limit` bytes. */
+/* Whole file into malloc'ed zero-terminated memory; refuses files above `limit` bytes. di_read_file takes plain files
+ * only, so it waits for nobody. di_read_source, for what a user names at the start, also takes pipes and devices, as
+ * `<(command)` of a shell gives, and waits for whoever writes them. */
 struct di_error;
 int di_read_file(const char *path, size_t limit, char **data, size_t *length, struct di_error *error); /* di_status */
+int di_read_source(const char *path, size_t limit, char **data, size_t *length, struct di_error *error);
 
 /* Edit distance for "did you mean": nearest of `names` to `word`, NULL if none is near (distance <= 1 + length/3). */
 const char *di_nearest_name(const char *word, const char *const *names, size_t count);

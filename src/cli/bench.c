@@ -67,7 +67,7 @@ static di_status read_key(const di_config *config, char **key, di_error *error) 
         return *key ? DI_OK : di_fail(error, DI_ERR_MEMORY, "api-key", "out of memory for a key");
     }
     if (!path[0]) return DI_OK;
-    di_status status = (di_status)di_read_file(path, KEY_FILE_BYTES, &data, &length, error);
+    di_status status = (di_status)di_read_source(path, KEY_FILE_BYTES, &data, &length, error);
     for (char *line = data ? strtok_r(data, "\r\n", &rest) : NULL; line && !*key;
          line = strtok_r(NULL, "\r\n", &rest)) {
         char *words = NULL, *name = line[0] == '#' ? NULL : strtok_r(line, " \t", &words);

@@ -210,8 +210,8 @@ static di_status read_texts(bench *b, di_error *error) {
     b->texts = di_arena_zalloc(b->arena, MOST_PROMPTS * sizeof *b->texts);
     di_status status = b->texts ? DI_OK : di_fail(error, DI_ERR_MEMORY, "input", "out of memory for the prompts");
     if (status == DI_OK)
-        status = (di_status)di_read_file(path, (size_t)di_config_int(b->cli->config, DI_OPT_LIMIT_PROMPT_BYTES), &data,
-                                         &length, error);
+        status = (di_status)di_read_source(path, (size_t)di_config_int(b->cli->config, DI_OPT_LIMIT_PROMPT_BYTES),
+                                           &data, &length, error);
     if (status == DI_ERR_NOT_FOUND && path == beside)
         status = di_fail(error, DI_ERR_USAGE, "input",
                          "the model comes with no heldout.jsonl; give prompts with --input FILE, JSON lines");

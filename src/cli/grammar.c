@@ -338,7 +338,7 @@ static int check_one(checker *c, di_error *error) {
         source.text = di_config_text(config, ids[given]);
         source.length = strlen(source.text);
         if (given != 1) {
-            status = (di_status)di_read_file(source.text, 64u << 20, &file, &size, error);
+            status = (di_status)di_read_source(source.text, 64u << 20, &file, &size, error);
             source.text = file;
             source.length = size;
         }

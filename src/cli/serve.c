@@ -54,8 +54,8 @@ static void reload(void *arg) {
     di_config *fresh = di_config_new();
     di_status status = fresh ? DI_OK : di_fail(&error, DI_ERR_MEMORY, NULL, "out of memory");
     const char *file = di_config_text(cli->config, DI_OPT_CONFIG);
-    if (status == DI_OK && file[0]) status = di_config_set(fresh, "config", file, DI_CONFIG_FLAG, &error);
-    if (status == DI_OK) status = di_read_configuration(fresh, NULL, &error);
+    if (status == DI_OK) status = di_config_load_environment(fresh, NULL, &error);
+    if (status == DI_OK && file[0]) status = di_config_load_file(fresh, file, true, &error);
     if (status == DI_OK) {
         di_log_set_level(cli->log, di_cli_log_level(fresh));
         di_log_write(cli->log, DI_LOG_INFO, "serve", "log level %s", di_config_text(fresh, DI_OPT_LOG_LEVEL));

@@ -188,9 +188,9 @@ static void put_messages(di_text *out, const di_message *messages, size_t count)
     di_text_putc(out, '\n');
 }
 
-/* The whole text durably into a new file. */
+/* The whole text durably into a new file. A pipe of its name must not block. */
 static bool write_file(const char *path, const di_text *text) {
-    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (file < 0) return false;
     size_t done = 0;
     bool ok = true;

@@ -36,7 +36,7 @@ void di_free(void *memory) {
 di_status di_read_configuration(di_config *config, di_text *notes, di_error *error) {
     di_status status = di_config_load_environment(config, notes, error);
     const char *file = di_config_text(config, DI_OPT_CONFIG);
-    if (status == DI_OK && file[0]) status = di_config_load_file(config, file, error);
+    if (status == DI_OK && file[0]) status = di_config_load_file(config, file, false, error);
     return status;
 }
 

@@ -16,10 +16,15 @@ struct di_access_log {
     di_json_writer writer;
 };
 
+/* A pipe without a reader is an error: to wait for one would stop a server that opens its log again. */
 static di_status open_file(const char *path, int *file, di_error *error) {
-    *file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
-    if (*file >= 0) return DI_OK;
-    return di_fail_errno(error, DI_ERR_IO, "access-log", errno, "cannot write the access log %s", path);
+    *file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
+    if (*file >= 0) {
+        fcntl(*file, F_SETFL, O_APPEND); /* that is: without O_NONBLOCK again, so that a line is written whole */
+        return DI_OK;
+    }
+    return di_fail_errno(error, DI_ERR_IO, "access-log", errno, "cannot write the access log %s%s", path,
+                         errno == ENXIO ? "; a pipe must have a reader" : "");
 }
 
 di_status di_access_log_open(const char *where, di_access_log **log, di_error *error) {

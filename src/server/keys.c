@@ -86,10 +86,10 @@ void di_warn_public_file(di_log *log, const char *path) {
                      "%s can be read by every user of this machine; chmod o-r keeps it secret", path);
 }
 
-static di_status read_file(di_keys *keys, const char *path, di_log *log, di_error *error) {
+static di_status read_file(di_keys *keys, const char *path, bool again, di_log *log, di_error *error) {
     char *data = NULL;
     size_t length = 0;
-    di_status status = (di_status)di_read_file(path, FILE_BYTES, &data, &length, error);
+    di_status status = (di_status)(again ? di_read_file : di_read_source)(path, FILE_BYTES, &data, &length, error);
     if (status == DI_OK) di_warn_public_file(log, path);
     size_t before = keys->count;
     unsigned number = 1;
@@ -109,14 +109,14 @@ static di_status read_file(di_keys *keys, const char *path, di_log *log, di_erro
     return status;
 }
 
-di_status di_keys_read(const char *key, const char *path, di_log *log, di_keys **keys, di_error *error) {
+di_status di_keys_read(const char *key, const char *path, bool again, di_log *log, di_keys **keys, di_error *error) {
     *keys = NULL;
     bool has_key = key && key[0], has_file = path && path[0];
     if (!has_key && !has_file) return DI_OK;
     di_keys *read = calloc(1, sizeof *read);
     if (!read) return di_fail(error, DI_ERR_MEMORY, "api-key", "out of memory for keys");
     di_status status = has_key ? add_key(read, "", 0, key, strlen(key), "--api-key", error) : DI_OK;
-    if (status == DI_OK && has_file) status = read_file(read, path, log, error);
+    if (status == DI_OK && has_file) status = read_file(read, path, again, log, error);
     if (status == DI_OK)
         *keys = read;
     else

@@ -16,8 +16,9 @@
 
 typedef struct di_keys di_keys;
 
-/* key and path may be "" or NULL. Without any key *keys is NULL. Errors name file and line, never a key. */
-di_status di_keys_read(const char *key, const char *path, di_log *log, di_keys **keys, di_error *error);
+/* key and path may be "" or NULL. Without any key *keys is NULL. Errors name file and line, never a key. again: the
+ * server runs already and must not stand still, so that only a plain file is read; the first time a pipe will do. */
+di_status di_keys_read(const char *key, const char *path, bool again, di_log *log, di_keys **keys, di_error *error);
 void di_keys_free(di_keys *keys);
 /* Warns of a secret file that every user may read. */
 void di_warn_public_file(di_log *log, const char *path);

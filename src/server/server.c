@@ -285,7 +285,7 @@ static void on_reload_signal(evutil_socket_t number, short what, void *arg) {
     di_error error = {0};
     di_keys *keys = NULL;
     SSL_CTX *tls = NULL;
-    if (di_keys_read(settings->api_key, settings->api_key_file, server->log, &keys, &error) == DI_OK) {
+    if (di_keys_read(settings->api_key, settings->api_key_file, true, server->log, &keys, &error) == DI_OK) {
         di_keys_free(server->keys);
         server->keys = keys;
     } else {
@@ -337,7 +337,8 @@ di_status di_server_open(const di_config *config, di_log *log, di_server **serve
     if (getrandom(&made->id_prefix, sizeof made->id_prefix, 0) < 0) made->id_prefix = (uint64_t)di_now_ns();
     di_status status = read_settings(config, &made->settings, error);
     const di_http_settings *settings = &made->settings;
-    if (status == DI_OK) status = di_keys_read(settings->api_key, settings->api_key_file, log, &made->keys, error);
+    if (status == DI_OK)
+        status = di_keys_read(settings->api_key, settings->api_key_file, false, log, &made->keys, error);
     if (status == DI_OK) status = di_tls_open(settings->tls_cert, settings->tls_key, log, &made->tls, error);
     if (status == DI_OK) {
         const char *where = di_config_text(config, DI_OPT_ACCESS_LOG);

@@ -1,4 +1,5 @@
 """For the end-to-end tests of the transport: the program as a server, and raw sockets to it."""
+import errno
 import http.client
 import json
 import os
@@ -10,6 +11,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+import unittest
 
 import common
 from common import NANO, environment
@@ -18,12 +20,12 @@ from common import NANO, environment
 class Server:
     """`deepinfer serve` on a free port; what it says on stderr is kept in a file."""
 
-    def __init__(self, *options, model=NANO, env=None, threads=1, ready=True):
+    def __init__(self, *options, model=NANO, env=None, threads=1, ready=True, pass_fds=()):
         """ready: wait until the model is loaded, else only until the address is bound."""
         self.errors = tempfile.NamedTemporaryFile("w+", suffix=".log")
         command = [common.BINARY, "serve", model, "--port", "0", "--threads", str(threads), *map(str, options)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors,
-                                        env=env or environment())
+                                        env=env or environment(), pass_fds=pass_fds)
         end = time.monotonic() + 120
         found = None
         while not found:
@@ -116,6 +118,35 @@ class Server:
     def resident(self):
         """Bytes of memory."""
         return int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Hold:
+    """Makes a program stand still at its first opening of a file whose path ends so (hold.c), from wait() to release()."""
+
+    def __init__(self, end, folder):
+        library = pathlib.Path(common.BINARY).parent / "hold.so"
+        if not library.exists():
+            raise unittest.SkipTest(f"{library} is not built")
+        self.pipe, self.file = f"{folder}/hold", None
+        os.mkfifo(self.pipe)
+        # A sanitizer wants to be first; what comes before it here calls it.
+        self.environment = {"LD_PRELOAD": str(library), "HOLD_END": end, "HOLD_PIPE": self.pipe,
+                            "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+
+    def wait(self, process):
+        """Until the program is there; fails, and does not wait for ever, when it ends before."""
+        while self.file is None:
+            if process.poll() is not None:
+                raise AssertionError(f"the program ended with {process.returncode} before it was held")
+            try:
+                self.file = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as problem:
+                if problem.errno != errno.ENXIO:
+                    raise
+                time.sleep(0.01)
+
+    def release(self):
+        os.close(self.file)
 
 
 def receive(s):

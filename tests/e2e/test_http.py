@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """deepinfer serve as a program: starting, signals, keys, TLS, logs, health, metrics."""
-import errno
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import time
 
 import common
 from common import Case, NANO, environment
-from http_server import Server, certificate, receive, statuses
+from http_server import Hold, Server, certificate, receive, statuses
 
 KEY = "sk-very-secret-1"
 
@@ -47,9 +46,6 @@ class Start(Case):
         self.usage("serve", "/nowhere", "--tls-cert", "x.pem", says="belong together")
         self.usage("serve", "/nowhere", "--tls-cert", "x.pem", "--tls-key", "y.pem", says="x.pem: no certificate chain")
         self.failed("serve", "/nowhere", "--api-key-file", "/no/such/file", says="/no/such/file")
-        self.failed("serve", "/nowhere", "--port", "0", "--access-log", "/no/such/folder/log", says="/no/such/folder/log")
-        self.failed("serve", "/nowhere", "--port", "0", says="/nowhere")
-        self.usage("serve", "--port", "70000", says="port")
         with tempfile.TemporaryDirectory() as folder:
             for text, says in (("", "holds no key"), ("# only\n", "holds no key"), ("short\n", "line 1: a key has at least 8"),
                                (f"a {KEY}\nb {KEY}\n", "line 2: this key was given before"),
@@ -63,38 +59,24 @@ class Start(Case):
 
 
 class Loading(Case):
-    """The model's tokenizer is a pipe: loading takes until the test has written it."""
+    """Loading stands still at the model's tokenizer until the test lets it go on."""
 
-    def slow_model(self):
+    def slow_model(self, tokenizer=None):
+        """Folder and hold."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         for name in os.listdir(NANO):
-            if name != "tokenizer.json":
+            if name != "tokenizer.json" or tokenizer is None:
                 os.symlink(f"{NANO}/{name}", f"{folder.name}/{name}")
-        os.mkfifo(f"{folder.name}/tokenizer.json")
-        return folder.name
-
-    def write_tokenizer(self, server, folder, data):
-        """Fails, and does not wait for ever, when the server ends before it reads."""
-        while True:
-            self.assertIsNone(server.process.poll())
-            try:
-                pipe = os.open(f"{folder}/tokenizer.json", os.O_WRONLY | os.O_NONBLOCK)
-                break
-            except OSError as problem:
-                self.assertEqual(problem.errno, errno.ENXIO)
-                time.sleep(0.01)
-        os.set_blocking(pipe, True)
-        with os.fdopen(pipe, "wb") as file:
-            file.write(data)
-
-    def tokenizer(self):
-        with open(f"{NANO}/tokenizer.json", "rb") as file:
-            return file.read()
+        if tokenizer is not None:
+            with open(f"{folder.name}/tokenizer.json", "w") as file:
+                file.write(tokenizer)
+        return folder.name, Hold("/tokenizer.json", folder.name)
 
     def test_health_answers_while_the_model_is_loaded(self):
-        folder = self.slow_model()
-        with Server(model=folder, env=environment(DEEPINFER_API_KEY=KEY), ready=False) as server:
+        folder, hold = self.slow_model()
+        with Server(model=folder, env=environment(DEEPINFER_API_KEY=KEY, **hold.environment), ready=False) as server:
+            hold.wait(server.process)
             self.assertEqual(server.json("GET", "/health/live", headers=bearer(KEY)), (200, {"status": "live"}))
             status, ready = server.json("GET", "/health/ready", headers=bearer(KEY))
             self.assertEqual((status, ready["status"], ready["reason"]), (503, "not_ready", "loading"))
@@ -117,7 +99,7 @@ class Loading(Case):
             server.signal(signal.SIGHUP)  # keys are read again, also now
             self.assertEqual(server.ask("GET", "/health/live", headers=bearer(KEY))[0], 200)
             self.assertNotIn("serving", server.log())
-            self.write_tokenizer(server, folder, self.tokenizer())
+            hold.release()
             server.wait_for_log("serving")
             self.assertEqual(server.ask("GET", "/health/ready", headers=bearer(KEY))[0], 200)
             self.assertEqual(server.ask("GET", "/v1/models", headers=bearer(KEY))[0], 200)
@@ -125,21 +107,64 @@ class Loading(Case):
             self.assertEqual(server.stop(), 0)
 
     def test_a_load_that_fails_ends_the_process(self):
-        folder = self.slow_model()
-        with Server(model=folder, ready=False) as server:
+        folder, hold = self.slow_model("{nonsense")
+        with Server(model=folder, env=environment(**hold.environment), ready=False) as server:
+            hold.wait(server.process)
             self.assertEqual(server.ask("GET", "/health/live")[0], 200)
             with server.connect():  # somebody is connected
-                self.write_tokenizer(server, folder, b"{nonsense")
+                hold.release()
                 self.assertEqual(server.process.wait(20), 1)
             self.assertIn("tokenizer.json", server.log())
 
     def test_a_signal_ends_it_while_it_loads(self):
         for number in (signal.SIGTERM, signal.SIGINT):
-            with Server(model=self.slow_model(), ready=False) as server:
+            folder, hold = self.slow_model()
+            with Server(model=folder, env=environment(**hold.environment), ready=False) as server:
+                hold.wait(server.process)
                 self.assertEqual(server.ask("GET", "/health/live")[0], 200)
                 server.signal(number)
                 self.assertEqual(server.process.wait(20), 0)
+                hold.release()
                 self.assertNotIn("serving", server.log())
+
+
+class Stop(Case):
+    def test_what_is_read_again_never_waits(self):
+        """In place of each file that SIGHUP reads or opens stands a pipe that nobody serves."""
+        with tempfile.TemporaryDirectory() as folder:
+            config, keys, log = (f"{folder}/{name}" for name in ("config", "keys", "log"))
+            cert, key = certificate(folder)
+            for path, text in ((config, "log-level = info\n"), (keys, f"staff {KEY}\n"), (log, "")):
+                with open(path, "w") as file:
+                    file.write(text)
+            options = ("--config", config, "--api-key-file", keys, "--access-log", log, "--tls-cert", cert, "--tls-key", key)
+            with Server(*options) as server:
+                for path, says in ((keys, f"keys stay as they were: {keys} is not a plain file"),
+                                   (config, f"the log level stays as it was: {config} is not a plain file"),
+                                   (cert, f"the certificate stays as it was: --tls-cert {cert} is not a plain file"),
+                                   (key, f"the certificate stays as it was: --tls-key {key} is not a plain file"),
+                                   (log, f"cannot write the access log {log}; a pipe must have a reader")):
+                    os.rename(path, path + ".kept")
+                    os.mkfifo(path)
+                    server.signal(signal.SIGHUP)
+                    server.wait_for_log(says)
+                    self.assertEqual(server.ask("GET", "/health/live", headers=bearer(KEY))[0], 200)
+                    os.rename(path + ".kept", path)
+                self.assertEqual(server.stop(), 0)
+
+    def test_a_pipe_gives_keys_and_options_at_the_start(self):
+        for option, text in (("--api-key-file", f"staff {KEY}\n"), ("--config", f"api-key = {KEY}\n")):
+            reader, writer = os.pipe()
+            os.write(writer, text.encode())
+            os.close(writer)
+            with Server(option, f"/dev/fd/{reader}", pass_fds=(reader,)) as server:
+                os.close(reader)
+                self.assertEqual(server.ask("GET", "/version")[0], 401)
+                self.assertEqual(server.ask("GET", "/version", headers=bearer(KEY))[0], 200)
+                server.signal(signal.SIGHUP)
+                server.wait_for_log("as it was" if option == "--config" else "as they were")
+                self.assertEqual(server.ask("GET", "/version", headers=bearer(KEY))[0], 200)
+
 
 
 class Small(Case):

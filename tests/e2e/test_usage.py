@@ -99,6 +99,18 @@ class Usage(Case):
                 self.failed(command, NANO, says="standard input is empty")
             self.assertEqual(self.ok("tokenize", NANO, "--input", file).text, "\n")
 
+    def test_a_pipe_in_the_model_folder(self):
+        """It would be waited for without end."""
+        for name in ("tokenizer.json", "engram.json", "model.safetensors.index.json"):
+            with tempfile.TemporaryDirectory() as folder:
+                for other in os.listdir(NANO):
+                    if other != name:
+                        os.symlink(f"{NANO}/{other}", f"{folder}/{other}")
+                os.mkfifo(f"{folder}/{name}")
+                result = run("generate", folder, "--prompt", "x", "--max-tokens", "1", "--generation-config", "model", timeout=60)
+                self.assertEqual(result.code, 1, name)
+                self.assertIn(f"{name} is not a plain file", result.err)
+
     def test_lists_of_ids(self):
         for given in ("1,,2", ",1", "1,", "1 , , 2", ",", "1,,", ",,"):
             self.failed("generate", NANO, "--max-tokens", "1", "--token-ids", given, says="token-ids: no token id")

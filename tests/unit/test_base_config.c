@@ -178,7 +178,7 @@ static di_status load_text(di_config *config, const char *text, size_t length, c
     assert_true(file >= 0);
     assert_int_equal(write(file, text, length), length);
     close(file);
-    di_status status = di_config_load_file(config, path, error);
+    di_status status = di_config_load_file(config, path, false, error);
     unlink(path);
     return status;
 }
@@ -220,7 +220,7 @@ static void test_file(void **state) {
     }
     config = fresh();
     assert_int_equal(load_text(config, "threads = 1\n\0", 13, path, &error), DI_ERR_FORMAT);
-    assert_int_equal(di_config_load_file(config, "/nonexistent/file", &error), DI_ERR_NOT_FOUND);
+    assert_int_equal(di_config_load_file(config, "/nonexistent/file", false, &error), DI_ERR_NOT_FOUND);
     di_config_free(config);
 }
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -163,12 +164,44 @@ static void test_read_file(void **state) {
     assert_int_equal(di_read_file(path, 9, &data, &length, &error), DI_ERR_NOT_FOUND);
     assert_non_null(strstr(error.message, path));
     assert_int_equal(di_read_file("/tmp", 1000, &data, &length, &error), DI_ERR_IO);
-    assert_non_null(strstr(error.message, "directory"));
+    assert_non_null(strstr(error.message, "is a folder"));
+    assert_int_equal(di_read_source("/tmp", 1000, &data, &length, &error), DI_ERR_IO);
+    assert_non_null(strstr(error.message, "is a folder"));
     /* A file that tells no size, and one that never ends. */
     assert_int_equal(di_read_file("/proc/self/stat", 100000, &data, &length, &error), DI_OK);
     assert_true(length > 10);
     free(data);
-    assert_int_equal(di_read_file("/dev/zero", 100000, &data, &length, &error), DI_ERR_LIMIT);
+    assert_int_equal(di_read_source("/dev/zero", 100000, &data, &length, &error), DI_ERR_LIMIT);
+    assert_int_equal(di_read_file("/dev/zero", 100000, &data, &length, &error), DI_ERR_IO);
+    assert_non_null(strstr(error.message, "/dev/zero is not a plain file"));
+}
+
+/* A pipe that nobody writes would be waited for without end. */
+static void test_read_pipe(void **state) {
+    (void)state;
+    char folder[] = "/tmp/di_test_text_XXXXXX", path[64], shown[32];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    char *data;
+    size_t length;
+    di_error error = {0};
+    assert_int_equal(di_read_file(path, 100, &data, &length, &error), DI_ERR_IO);
+    assert_null(data);
+    assert_non_null(strstr(error.message, path));
+    assert_non_null(strstr(error.message, "is not a plain file"));
+    int ends[2];
+    assert_int_equal(pipe(ends), 0); /* as the shell's <(command) gives */
+    assert_int_equal(write(ends[1], "key", 3), 3);
+    close(ends[1]);
+    snprintf(shown, sizeof shown, "/dev/fd/%d", ends[0]);
+    assert_int_equal(di_read_file(shown, 100, &data, &length, &error), DI_ERR_IO);
+    assert_int_equal(di_read_source(shown, 100, &data, &length, &error), DI_OK);
+    assert_string_equal(data, "key");
+    free(data);
+    close(ends[0]);
+    unlink(path);
+    rmdir(folder);
 }
 
 static void test_nearest(void **state) {
@@ -193,7 +226,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_growth),       cmocka_unit_test(test_utf8_all_codepoints),
         cmocka_unit_test(test_utf8_invalid), cmocka_unit_test(test_utf8_validate_offsets),
-        cmocka_unit_test(test_read_file),    cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_read_file),    cmocka_unit_test(test_read_pipe),
+        cmocka_unit_test(test_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
