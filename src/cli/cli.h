@@ -59,6 +59,12 @@ void di_cli_error_line(di_text *out, const di_json *id, uint64_t line, const di_
 /* "prompt 12 tokens, 345.6/s; answer 60 tokens, 78.9/s; seed 1" on stderr, not with --quiet. */
 void di_cli_footer(const di_cli *cli, const di_event *done);
 
+/* ---- main.c */
+
+/* From here on SIGTERM and SIGINT end the process at once, with DI_EXIT_INTERRUPTED: for what cannot be stopped
+ * halfway, and for as long as nobody else catches them. */
+void di_cli_end_at_signals(void);
+
 /* ---- help.c */
 void di_help_main(di_text *out);
 void di_help_command(di_text *out, const di_command *command);

@@ -1,5 +1,6 @@
 /* main.c - the command line: picks the command, owns the exit code. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -72,6 +73,17 @@ static int run(di_cli *cli, int count, char **arguments) {
     int code = parsed.command->run(cli);
     if (!cli->abandoned) di_log_free(cli->log);
     return code;
+}
+
+static void end_at_once(int number) {
+    (void)number;
+    _exit(DI_EXIT_INTERRUPTED);
+}
+
+void di_cli_end_at_signals(void) {
+    struct sigaction action = {.sa_handler = end_at_once};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
 }
 
 /* A descriptor that the caller closed must not become a file of ours, which output would then be written into. Writing

@@ -132,6 +132,8 @@ static di_status serve(loading *l, di_error *error) {
     /* Not as a URL: whoever waits for one waits for the model. */
     di_cli_note(cli, "loading the model; %s answers /health", strstr(di_server_url(l->server), "://") + 3);
     di_server_on_reload(l->server, reload, cli);
+    /* While it runs the server takes signals itself; what follows, writing the cache, ends with the next one. */
+    di_cli_end_at_signals();
     return di_server_run(l->server, error);
 }
 
@@ -156,7 +158,8 @@ static int run(di_cli *cli) {
         code = DI_EXIT_INTERRUPTED;
     else if (status != DI_OK)
         code = di_cli_report(&error);
-    if (l->begun && !l->ended) { /* told to stop while the model was being loaded */
+    /* Told to stop at once, or while the model was being loaded. */
+    if (status == DI_ERR_CANCELLED || (l->begun && !l->ended)) {
         cli->abandoned = true;
         return code;
     }

@@ -392,11 +392,12 @@ di_status di_server_run(di_server *server, di_error *error) {
     while (!server->stopped)
         if (event_base_dispatch(server->base) != 0)
             return di_fail(error, DI_ERR_INTERNAL, NULL, "the event loop failed");
+    /* Nobody looks at signals from here on, so they are again what the caller has made of them. The address is free
+     * only afterwards: whoever sees that it is can rely on this. */
+    for (size_t i = 0; i < sizeof server->signals / sizeof *server->signals; i++) event_del(server->signals[i]);
     di_listener_close(server);
     while (server->connections) di_connection_close(server->connections, server->connections->exchange != NULL);
     event_base_loop(server->base, EVLOOP_NONBLOCK); /* libevent closes sockets from its loop */
     di_tasks_drain(server);
-    /* From here on a signal ends the process, as it would without this server. */
-    for (size_t i = 0; i < sizeof server->signals / sizeof *server->signals; i++) event_del(server->signals[i]);
     return server->cut ? di_fail(error, DI_ERR_CANCELLED, NULL, "stopped at once") : DI_OK;
 }

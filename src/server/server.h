@@ -23,7 +23,7 @@ const char *di_server_url(const di_server *server); /* "http://127.0.0.1:8000", 
 void di_server_on_reload(di_server *server, void (*on_reload)(void *arg), void *arg);
 
 /* DI_OK when drained, also if the deadline cut answers off; DI_ERR_CANCELLED after a second signal. When it returns,
- * every exchange has ended or is gone, and every task of di_server_work was done. */
+ * every exchange has ended or is gone, every task of di_server_work was done, and signals do what they did before. */
 di_status di_server_run(di_server *server, di_error *error);
 /* What SIGTERM does; I/O thread. Calling it again does not hasten anything. */
 void di_server_drain(di_server *server);

@@ -129,6 +129,26 @@ class Loading(Case):
 
 
 class Stop(Case):
+    def test_a_second_signal_while_the_cache_is_written(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with tempfile.TemporaryDirectory() as folder:
+                hold = Hold(".tmp", folder)  # a record on its way to the disk
+                with Server("--cache-dir", f"{folder}/cache", "--cache-ram", "64M", env=environment(**hold.environment)) as server:
+                    status, _ = server.json("POST", "/v1/completions", {"model": "nano", "prompt": "word " * 100, "max_tokens": 2})
+                    self.assertEqual(status, 200)
+                    server.signal(number)
+                    hold.wait(server.process)
+                    while True:  # until it has stopped serving
+                        try:
+                            server.connect().close()
+                            time.sleep(0.01)
+                        except OSError:
+                            break
+                    self.assertIsNone(server.process.poll())
+                    server.signal(number)
+                    self.assertEqual(server.process.wait(20), 130)
+                    hold.release()
+
     def test_what_is_read_again_never_waits(self):
         """In place of each file that SIGHUP reads or opens stands a pipe that nobody serves."""
         with tempfile.TemporaryDirectory() as folder:
