@@ -15,6 +15,7 @@
  */
 #include "cli/bench_spec.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -556,7 +557,7 @@ static di_status write_file(const char *path, const di_text *content, di_error *
     FILE *file = fopen(path, "we");
     bool good = file && fwrite(content->data, 1, content->length, file) == content->length && fputc('\n', file) != EOF;
     if (file && fclose(file) != 0) good = false;
-    return good ? DI_OK : di_fail(error, DI_ERR_IO, "calibrate", "cannot write %s", path);
+    return good ? DI_OK : di_fail_errno(error, DI_ERR_IO, "calibrate", errno, "cannot write %s", path);
 }
 
 static di_status calibrate(bench *b, const char *path, di_error *error) {

@@ -17,8 +17,9 @@ enum { WAIT_MS = 20, INTERRUPT_MS = 100 };
 /* ---------------------------------------------------------------- results: stdout, or a file that is appended to */
 
 typedef struct results {
-    FILE *file;   /* NULL: stdout */
-    char **known; /* [known_count] ids that the file holds, as JSON text, sorted */
+    FILE *file;       /* NULL: stdout */
+    const char *path; /* of the file; borrowed */
+    char **known;     /* [known_count] ids that the file holds, as JSON text, sorted */
     size_t known_count, known_capacity;
 } results;
 
@@ -85,6 +86,7 @@ static di_status read_results(results *out, FILE *file, const char *path, off_t 
 static di_status results_open(results *out, const di_cli *cli, bool resume, di_error *error) {
     const char *path = di_config_text(cli->config, DI_OPT_OUTPUT);
     memset(out, 0, sizeof *out);
+    out->path = path;
     if (!path[0]) return DI_OK;
     out->file = fopen(path, "a+e");
     if (!out->file) return di_fail_errno(error, DI_ERR_IO, "output", errno, "cannot open %s", path);
@@ -103,14 +105,14 @@ static di_status results_open(results *out, const di_cli *cli, bool resume, di_e
 static di_status results_write(results *out, const char *bytes, size_t length, di_error *error) {
     if (!out->file) return di_cli_write(bytes, length, error);
     if (fwrite(bytes, 1, length, out->file) == length && fflush(out->file) == 0) return DI_OK;
-    return di_fail_errno(error, DI_ERR_IO, "output", errno, "cannot write the output file");
+    return di_fail_errno(error, DI_ERR_IO, "output", errno, "cannot write %s", out->path);
 }
 
 static di_status results_close(results *out, di_error *error) {
     for (size_t i = 0; i < out->known_count; i++) free(out->known[i]);
     free(out->known);
     if (out->file && fclose(out->file) != 0)
-        return di_fail_errno(error, DI_ERR_IO, "output", errno, "cannot write the output file");
+        return di_fail_errno(error, DI_ERR_IO, "output", errno, "cannot write %s", out->path);
     return DI_OK;
 }
 

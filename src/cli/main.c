@@ -98,6 +98,7 @@ static void fill_descriptors(void) {
 
 int main(int argc, char **argv) {
     fill_descriptors();
+    signal(SIGXFSZ, SIG_IGN); /* a file at its limit (ulimit -f) is an error of writing, like a full disk */
     di_cli cli = {.config = di_config_new(), .interrupt = -1};
     if (!cli.config) {
         fputs("deepinfer: out of memory\n", stderr);

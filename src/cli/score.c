@@ -18,7 +18,8 @@ typedef struct score_result {
     float *logprobs; /* [count], [0] unused */
     int32_t *argmax; /* [count] */
     FILE *npy;       /* NULL = not wanted */
-    bool interrupted, write_failed;
+    bool interrupted;
+    int write_error; /* errno of the first write that failed, 0 = none */
     uint64_t hash;
 } score_result;
 
@@ -31,8 +32,8 @@ static bool take_row(void *arg, size_t row, const float *logits) {
                        &result->argmax[row]);
     if (!last) result->logprobs[row + 1] = logprob;
     if (result->npy && fwrite(logits, sizeof *logits, result->vocabulary, result->npy) != result->vocabulary)
-        result->write_failed = true;
-    return !result->interrupted && !result->write_failed;
+        result->write_error = errno;
+    return !result->interrupted && !result->write_error;
 }
 
 /* Header of a NumPy file, version 1.0: float32, C order, [rows][columns]. */
@@ -57,11 +58,12 @@ static di_status evaluate(di_cli *cli, di_engine *engine, di_arena *arena, const
     if (path[0]) {
         result->npy = fopen(path, "wbe");
         if (!result->npy) return di_fail_errno(error, DI_ERR_IO, "logits", errno, "cannot write %s", path);
-        result->write_failed = !write_npy_header(result->npy, count, result->vocabulary);
+        if (!write_npy_header(result->npy, count, result->vocabulary)) result->write_error = errno;
     }
     di_status status = di_score(engine, ids, count, take_row, result, &result->hash, error);
-    if (result->npy && fclose(result->npy) != 0) result->write_failed = true;
-    if (result->write_failed) status = di_fail_errno(error, DI_ERR_IO, "logits", errno, "cannot write %s", path);
+    if (result->npy && fclose(result->npy) != 0 && !result->write_error) result->write_error = errno;
+    if (result->write_error)
+        status = di_fail_errno(error, DI_ERR_IO, "logits", result->write_error, "cannot write %s", path);
     return status;
 }
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import ssl
 import tempfile
@@ -185,6 +186,14 @@ class Stop(Case):
                 server.wait_for_log("as it was" if option == "--config" else "as they were")
                 self.assertEqual(server.ask("GET", "/version", headers=bearer(KEY))[0], 200)
 
+    def test_an_access_log_at_its_limit_of_size_does_not_stop_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with Server("--access-log", f"{folder}/log") as server:
+                resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (300, 300))
+                for _ in range(20):
+                    self.assertEqual(server.ask("GET", "/version")[0], 200)
+                self.assertEqual(os.path.getsize(f"{folder}/log"), 300)
+                self.assertEqual(server.stop(), 0)
 
 
 class Small(Case):

@@ -2,6 +2,7 @@
 """Help, version, exit codes, options and where they come from."""
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -98,6 +99,18 @@ class Usage(Case):
                 self.failed(command, NANO, "--input", file, says="%s is empty" % file)
                 self.failed(command, NANO, says="standard input is empty")
             self.assertEqual(self.ok("tokenize", NANO, "--input", file).text, "\n")
+
+    def test_a_file_at_its_limit_of_size(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "out")
+            limited = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+            for more, says in ((("generate", "--json", "--output", file), str(file)), (("generate", "--ignore-eos", "--max-tokens", "200", "--output", file), str(file)),
+                               (("score", "--logits", file), str(file))):
+                file.unlink(missing_ok=True)
+                done = subprocess.run([common.BINARY, more[0], NANO, "--prompt", "Hello", *map(str, more[1:])], stdin=subprocess.DEVNULL, capture_output=True,
+                                      env=environment(), preexec_fn=limited, timeout=60)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(f"cannot write {says}: File too large", done.stderr.decode())
 
     def test_a_pipe_in_the_model_folder(self):
         """It would be waited for without end."""
