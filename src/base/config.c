@@ -142,7 +142,7 @@ static bool parse_value(const di_config_row *row, const char *text, config_value
     case DI_CONFIG_TYPE_UINT64:
         return parse_uint64(text, &out->bits);
     case DI_CONFIG_TYPE_STRING:
-        return true;
+        return (double)strlen(text) >= row->minimum;
     }
     return false;
 }
@@ -231,6 +231,9 @@ static di_status set_row(di_config *config, di_config_id id, const char *text, d
     }
     config_value parsed = {.source = source};
     if (!parse_value(row, text, &parsed)) {
+        if (row->type == DI_CONFIG_TYPE_STRING)
+            return di_fail(error, DI_ERR_CONFIG, row->name, "option %s is empty; leave it out, or give it a value",
+                           row->name);
         di_text values = {0};
         di_config_write_values(&values, row);
         di_fail(error, DI_ERR_CONFIG, row->name, "option %s is \"%.*s\"; it must be %s", row->name, SHOWN_LENGTH, text,

@@ -41,12 +41,12 @@ typedef enum di_config_id {
 typedef struct di_config_row {
     const char *name; /* "threads" */
     di_config_type type;
-    const char *value; /* default as text; "" = unset / decided at run time */
-    double minimum, maximum;
-    const char *choices;   /* "scalar|avx2|avx512|auto" */
-    const char *seed_name; /* further environment variable, or "" */
-    const char *group;     /* "common", "sampling", "chat", "generate", "serve", "limits", ... */
-    const char *help;      /* one line */
+    const char *value;       /* default as text; "" = unset / decided at run time */
+    double minimum, maximum; /* STRING: fewest bytes, 0 */
+    const char *choices;     /* "scalar|avx2|avx512|auto" */
+    const char *seed_name;   /* further environment variable, or "" */
+    const char *group;       /* "common", "sampling", "chat", "generate", "serve", "limits", ... */
+    const char *help;        /* one line */
 } di_config_row;
 
 typedef struct di_config di_config;
@@ -58,7 +58,8 @@ void di_config_write_values(di_text *out, const di_config_row *row);
 di_config *di_config_new(void); /* defaults; NULL when out of memory */
 void di_config_free(di_config *config);
 /* By name; unknown names are refused and the nearest known one is named. A value is checked whatever its source, and
- * takes effect unless a stronger source has set the option. "" is a value of STRING options only; it counts as set. */
+ * takes effect unless a stronger source has set the option. "" is a value of some STRING options only; there it counts
+ * as set. */
 di_status di_config_set(di_config *config, const char *name, const char *value, di_config_source source,
                         di_error *error);
 /* Lines "name = value"; a line whose first character is # is a comment. An option may appear once. again: it was read

@@ -113,6 +113,8 @@ static di_status read_word(const char *word, di_cli *cli, di_arguments *parsed, 
         return DI_OK;
     }
     if (!*topic && parsed->command->words && !cli->word) return read_subcommand(word, parsed->command, cli, error);
+    if (!*topic && !cli->model && !word[0])
+        return di_fail(error, DI_ERR_USAGE, "model", "a folder of no name was given, \"\"; leave it out, or name one");
     if (!*topic && !cli->model) {
         cli->model = word;
         return DI_OK;

@@ -42,8 +42,6 @@ static uint64_t count_lines(int file) {
 di_status di_cli_lines_open(di_cli *cli, di_cli_lines **out, di_error *error) {
     const char *path = di_config_text(cli->config, DI_OPT_INPUT);
     int file = STDIN_FILENO;
-    if (di_config_is_set(cli->config, DI_OPT_INPUT) && !path[0])
-        return di_fail(error, DI_ERR_USAGE, "input", "--input names no file; left out or -, standard input is read");
     bool owned = path[0] && strcmp(path, "-") != 0;
     if (owned) {
         file = open(path, O_RDONLY | O_CLOEXEC);

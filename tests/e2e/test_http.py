@@ -47,6 +47,14 @@ class Start(Case):
         self.usage("serve", "/nowhere", "--tls-cert", "x.pem", says="belong together")
         self.usage("serve", "/nowhere", "--tls-cert", "x.pem", "--tls-key", "y.pem", says="x.pem: no certificate chain")
         self.failed("serve", "/nowhere", "--api-key-file", "/no/such/file", says="/no/such/file")
+        # An unset variable must not make a server that asks for no key, or speaks without TLS.
+        for name in ("api-key", "api-key-file", "tls-cert", "access-log", "config"):
+            self.usage("serve", "/nowhere", f"--{name}", "", says=f"option {name} is empty")
+            variable = "DEEPINFER_" + name.upper().replace("-", "_")
+            self.usage("serve", "/nowhere", env=environment(**{variable: ""}), says=f"{variable}: option {name} is empty")
+        self.failed("serve", "/nowhere", "--port", "0", "--access-log", "/no/such/folder/log", says="/no/such/folder/log")
+        self.failed("serve", "/nowhere", "--port", "0", says="/nowhere")
+        self.usage("serve", "--port", "70000", says="port")
         with tempfile.TemporaryDirectory() as folder:
             for text, says in (("", "holds no key"), ("# only\n", "holds no key"), ("short\n", "line 1: a key has at least 8"),
                                (f"a {KEY}\nb {KEY}\n", "line 2: this key was given before"),

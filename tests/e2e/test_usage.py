@@ -91,7 +91,7 @@ class Usage(Case):
             for command in ("generate", "score", "tokenize"):
                 for more in ((), ("--json",)):
                     self.failed(command, NANO, "--input", folder, *more, says=folder + " is a folder")
-                    self.usage(command, NANO, "--input", "", *more, says="--input names no file")
+                    self.usage(command, NANO, "--input", "", *more, says="option input is empty")
                 lines = self.ok(command, NANO, "--input", file, "--json")
                 self.assertEqual(lines.text, "")
                 self.assertIn("%s holds no line" % file, lines.err)
@@ -99,6 +99,16 @@ class Usage(Case):
                 self.failed(command, NANO, "--input", file, says="%s is empty" % file)
                 self.failed(command, NANO, says="standard input is empty")
             self.assertEqual(self.ok("tokenize", NANO, "--input", file).text, "\n")
+
+    def test_an_empty_value_that_would_be_another_thing(self):
+        for command, names in (("generate", ("model", "output", "draft-calibration")), ("chat", ("session-dir",)), ("score", ("logits",)),
+                               ("grammar", ("json-schema", "ebnf")), ("bench", ("url", "ca-file", "calibrate"))):
+            for name in names:
+                self.usage(command, f"--{name}=", says=f"option {name} is empty; leave it out")
+                variable = "DEEPINFER_" + name.upper().replace("-", "_")
+                self.usage(command, env=environment(**{variable: ""}), says=f"{variable}: option {name} is empty")
+        self.usage("generate", "", "--prompt", "x", says="a folder of no name")
+        self.ok("generate", NANO, "--prompt", "x", "--max-tokens", "1", "--stop-token-ids", "", "--cache-dir", "")
 
     def test_a_file_at_its_limit_of_size(self):
         with tempfile.TemporaryDirectory() as folder:

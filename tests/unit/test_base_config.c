@@ -132,6 +132,9 @@ static void test_refusals(void **state) {
         {"seed", "18446744073709551616", "18446744073709551615"},
         {"seed", "-1", "from 0"},
         {"seed", "", "from 0"},
+        {"api-key", "", "option api-key is empty; leave it out, or give it a value"},
+        {"api-key-file", "", "is empty"},
+        {"output", "", "is empty"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         refuse(config, cases[i].name, cases[i].value, DI_ERR_CONFIG, cases[i].message);
