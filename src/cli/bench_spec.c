@@ -208,8 +208,10 @@ static di_status read_texts(bench *b, di_error *error) {
     char *data = NULL;
     size_t length = 0;
     uint64_t number = 0;
+    struct stat info;
     b->texts = di_arena_zalloc(b->arena, MOST_PROMPTS * sizeof *b->texts);
     di_status status = b->texts ? DI_OK : di_fail(error, DI_ERR_MEMORY, "input", "out of memory for the prompts");
+    if (status == DI_OK && stat(path, &info) == 0) status = di_cli_check_outputs(b->cli, path, &info, error);
     if (status == DI_OK)
         status = (di_status)di_read_source(path, (size_t)di_config_int(b->cli->config, DI_OPT_LIMIT_PROMPT_BYTES),
                                            &data, &length, error);

@@ -7,6 +7,8 @@
 #ifndef DI_CLI_CLI_H
 #define DI_CLI_CLI_H
 
+#include <sys/stat.h>
+
 #include "base/config.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -116,6 +118,10 @@ di_status di_cli_prompt_segments(const di_engine *engine, di_arena *arena, const
                                  const di_segment **segments, size_t *count, di_error *error);
 
 /* ---- lines.c: input */
+
+/* Refuses an input, called `name`, that is also where results go: they would be read as input, without end, or take its
+ * place. */
+di_status di_cli_check_outputs(const di_cli *cli, const char *name, const struct stat *input, di_error *error);
 
 /* Source of input: --input FILE or standard input. Lines end with \n only; the last one may lack it. */
 typedef struct di_cli_lines di_cli_lines;

@@ -231,7 +231,8 @@ static int generate_lines(di_cli *cli, di_engine *engine) {
     uint32_t queue = di_engine_queue_limit(engine), sequences = di_engine_max_sequences(engine);
     b.concurrency = (uint32_t)di_config_int(cli->config, DI_OPT_CONCURRENCY);
     if (!b.concurrency) b.concurrency = sequences < queue ? sequences : queue;
-    results_open(&b.out, cli, true, &error);
+    if (!one) di_cli_lines_open(cli, &b.lines, &error); /* first: it may turn out to be the output */
+    if (error.status == DI_OK) results_open(&b.out, cli, true, &error);
     if (error.status == DI_OK && one) {
         di_job *job = di_job_new(1);
         if (!job)
@@ -239,8 +240,6 @@ static int generate_lines(di_cli *cli, di_engine *engine) {
         else
             di_job_parse_flags(job, cli);
         if (job) append(&b, job);
-    } else if (error.status == DI_OK) {
-        di_cli_lines_open(cli, &b.lines, &error);
     }
     if (b.lines) b.progress = di_progress_new("generate", "prompts", di_cli_lines_total(b.lines), cli->quiet);
     while (error.status == DI_OK && !b.interrupted) {

@@ -39,28 +39,56 @@ static uint64_t count_lines(int file) {
     return lines + (last != '\n');
 }
 
+static bool is_same_file(const struct stat *a, const struct stat *b) {
+    return S_ISREG(a->st_mode) && a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+di_status di_cli_check_outputs(const di_cli *cli, const char *name, const struct stat *input, di_error *error) {
+    static const di_config_id outputs[] = {DI_OPT_OUTPUT, DI_OPT_LOGITS, DI_OPT_CALIBRATE};
+    struct stat info;
+    if (fstat(STDOUT_FILENO, &info) == 0 && is_same_file(input, &info))
+        return di_fail(error, DI_ERR_USAGE, "input", "%s and standard output are the same file; results need another",
+                       name);
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        const char *path = di_config_text(cli->config, outputs[i]), *option = di_config_rows()[outputs[i]].name;
+        if (path[0] && stat(path, &info) == 0 && is_same_file(input, &info))
+            return di_fail(error, DI_ERR_USAGE, option, "--%s %s is the input; results need another file", option,
+                           path);
+    }
+    return DI_OK;
+}
+
+/* The source as an open file, which is closed if it will not do. */
+static di_status open_source(const di_cli *cli, const char *path, const char *name, int *file, di_error *error) {
+    if (path) *file = open(path, O_RDONLY | O_CLOEXEC);
+    if (*file < 0)
+        return di_fail_errno(error, errno == ENOENT ? DI_ERR_NOT_FOUND : DI_ERR_IO, "input", errno, "cannot open %s",
+                             name);
+    struct stat info;
+    if (fstat(*file, &info) != 0) return DI_OK; /* reading will tell */
+    di_status status = DI_OK;
+    if (path && S_ISDIR(info.st_mode))
+        status = di_fail(error, DI_ERR_IO, "input", "%s is a folder; --input takes a file", path);
+    else
+        status = di_cli_check_outputs(cli, name, &info, error);
+    if (status != DI_OK && path) close(*file);
+    return status;
+}
+
 di_status di_cli_lines_open(di_cli *cli, di_cli_lines **out, di_error *error) {
     const char *path = di_config_text(cli->config, DI_OPT_INPUT);
-    int file = STDIN_FILENO;
     bool owned = path[0] && strcmp(path, "-") != 0;
-    if (owned) {
-        file = open(path, O_RDONLY | O_CLOEXEC);
-        if (file < 0)
-            return di_fail_errno(error, errno == ENOENT ? DI_ERR_NOT_FOUND : DI_ERR_IO, "input", errno,
-                                 "cannot open %s", path);
-        struct stat info;
-        if (fstat(file, &info) == 0 && S_ISDIR(info.st_mode)) {
-            close(file);
-            return di_fail(error, DI_ERR_IO, "input", "%s is a folder; --input takes a file", path);
-        }
-    }
+    const char *name = owned ? path : "standard input";
+    int file = STDIN_FILENO;
+    di_status status = open_source(cli, owned ? path : NULL, name, &file, error);
+    if (status != DI_OK) return status;
     di_cli_lines *lines = calloc(1, sizeof *lines);
     if (!lines) {
         if (owned) close(file);
         return di_fail(error, DI_ERR_MEMORY, "input", "out of memory for the input");
     }
     lines->cli = cli;
-    lines->name = owned ? path : "standard input";
+    lines->name = name;
     lines->file = file;
     lines->owned = owned;
     lines->limit = (size_t)di_config_int(cli->config, DI_OPT_LIMIT_LINE_BYTES);

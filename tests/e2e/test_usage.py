@@ -110,6 +110,33 @@ class Usage(Case):
         self.usage("generate", "", "--prompt", "x", says="a folder of no name")
         self.ok("generate", NANO, "--prompt", "x", "--max-tokens", "1", "--stop-token-ids", "", "--cache-dir", "")
 
+    def test_an_input_that_is_the_output(self):
+        """Every result would become input, without end, or take the input's place."""
+        text = '{"id": 1, "prompt": "a", "sampling_params": {"max_tokens": 1}}\n{"id": 2'  # a last line that resuming would cut off
+        with tempfile.TemporaryDirectory() as folder:
+            file, link = pathlib.Path(folder, "file"), pathlib.Path(folder, "link")
+            file.write_text(text)
+            link.hardlink_to(file)
+            for arguments, says in ((("generate", "--json", "--output", link), f"--output {link} is the input"), (("generate", "--output", file), "--output"),
+                                    (("score", "--json", "--logits", file), "--logits"), (("score", "--logits", link), "--logits"),
+                                    (("bench", "spec", "--calibrate", link), "--calibrate")):
+                command, *more = arguments
+                word = more[:1] if command == "bench" else []
+                self.usage(command, *word, NANO, "--input", file, *more[len(word):], says=says)
+                if not word:
+                    with file.open("rb") as source:
+                        done = subprocess.run([common.BINARY, command, NANO, *map(str, more)], stdin=source, capture_output=True, env=environment(), timeout=60)
+                    self.assertEqual(done.returncode, 2, done.stderr)
+            for arguments in (("generate", "--json"), ("generate",), ("score",), ("tokenize", "--json"), ("tokenize",), ("chat",), ("grammar", "check", "--json")):
+                for source in ((), ("--input", str(file))):
+                    word = arguments[:2] if arguments[0] == "grammar" else arguments[:1]
+                    with file.open("rb") as stdin, file.open("ab") as stdout:
+                        done = subprocess.run([common.BINARY, *word, NANO, *arguments[len(word):], *source], stdin=stdin, stdout=stdout,
+                                              stderr=subprocess.PIPE, env=environment(), timeout=60)
+                    self.assertEqual(done.returncode, 2, done.stderr)
+                    self.assertIn(b"standard output are the same file", done.stderr)
+            self.assertEqual(file.read_text(), text)
+
     def test_a_file_at_its_limit_of_size(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "out")
