@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 
-enum { INTERRUPT_MS = 100, MAX_MESSAGES = 4096 };
+enum { INTERRUPT_MS = 100, TURN_MESSAGES = 2, FIRST_MESSAGES = 64 };
 
 typedef struct chat {
     di_cli *cli;
@@ -20,8 +20,8 @@ typedef struct chat {
     di_arena *arena;        /* flags */
     di_arena *conversation; /* messages */
     di_arena *turn;         /* the prompt of one answer */
-    di_message *messages;   /* [MAX_MESSAGES] in `conversation` */
-    size_t count;
+    di_message *messages;   /* [capacity] in `conversation` */
+    size_t count, capacity;
     bool terminal, colour; /* a person types; stdout is a terminal */
     bool failed, stopped;  /* an answer failed; the last answer was stopped by Ctrl-C */
     uint64_t last_seed;
@@ -30,11 +30,31 @@ typedef struct chat {
 
 /* ---------------------------------------------------------------- messages */
 
+/* Refuses what would have more messages than are allowed. */
+static di_status check_room(const chat *c, size_t more, di_error *error) {
+    int64_t most = di_config_int(c->cli->config, DI_OPT_LIMIT_MESSAGES);
+    if (c->count + more <= (uint64_t)most) return DI_OK;
+    return di_fail(error, DI_ERR_LIMIT, "limit-messages",
+                   "the conversation would have %zu messages; at most %lld are allowed (--limit-messages)%s",
+                   c->count + more, (long long)most, more == TURN_MESSAGES ? "; /reset begins a new one" : "");
+}
+
+/* Room for one more in the list, which moves as it grows; what it leaves behind is less than what it has. */
+static bool grow(chat *c) {
+    if (c->count < c->capacity) return true;
+    size_t capacity = c->capacity ? 2 * c->capacity : FIRST_MESSAGES;
+    di_message *messages = di_arena_array(c->conversation, capacity, sizeof *messages);
+    if (!messages) return false;
+    if (c->count) memcpy(messages, c->messages, c->count * sizeof *messages);
+    c->messages = messages;
+    c->capacity = capacity;
+    return true;
+}
+
 static di_status add_message(chat *c, di_role role, const char *text, size_t length, di_error *error) {
-    if (c->count == MAX_MESSAGES)
-        return di_fail(error, DI_ERR_LIMIT, NULL, "a conversation has at most %d messages; /reset begins a new one",
-                       MAX_MESSAGES);
-    di_content *content = di_arena_zalloc(c->conversation, sizeof *content);
+    di_status status = check_room(c, 1, error);
+    if (status != DI_OK) return status;
+    di_content *content = grow(c) ? di_arena_zalloc(c->conversation, sizeof *content) : NULL;
     if (content) content->text = di_arena_copy(c->conversation, text, length);
     if (!content || !content->text) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the conversation");
     content->length = length;
@@ -44,9 +64,8 @@ static di_status add_message(chat *c, di_role role, const char *text, size_t len
 
 static di_status reset(chat *c, di_error *error) {
     di_arena_reset(c->conversation);
-    c->count = 0;
-    c->messages = di_arena_array(c->conversation, MAX_MESSAGES, sizeof *c->messages);
-    if (!c->messages) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the conversation");
+    c->messages = NULL;
+    c->count = c->capacity = 0;
     const char *system = di_config_text(c->cli->config, DI_OPT_SYSTEM);
     return system[0] ? add_message(c, DI_ROLE_SYSTEM, system, strlen(system), error) : DI_OK;
 }
@@ -218,7 +237,8 @@ static di_status answer_to(chat *c, const char *text, size_t length, di_error *e
     di_request *request = NULL;
     size_t before = c->count;
     c->stopped = false;
-    di_status status = add_message(c, DI_ROLE_USER, text, length, error);
+    di_status status = check_room(c, TURN_MESSAGES, error); /* not when the answer has been computed */
+    if (status == DI_OK) status = add_message(c, DI_ROLE_USER, text, length, error);
     if (status == DI_OK) status = ask(c, &a, &request, error);
     if (status == DI_OK) {
         status = follow(&a, request, error);
@@ -230,11 +250,12 @@ static di_status answer_to(chat *c, const char *text, size_t length, di_error *e
         di_cli_footer(c->cli, &a.last);
         if (c->stopped) di_cli_note(c->cli, "(stopped)");
     }
-    if (status == DI_OK && a.parts.content.length)
-        status = add_message(c, DI_ROLE_ASSISTANT, a.parts.content.data, a.parts.content.length, error);
+    bool answered = status == DI_OK && a.parts.content.length;
+    if (answered) status = add_message(c, DI_ROLE_ASSISTANT, a.parts.content.data, a.parts.content.length, error);
+    if (answered && status == DI_OK)
+        keep(c);
     else
         c->count = before;
-    if (status == DI_OK && c->count > before) keep(c);
     di_request_free(request);
     di_parser_free(a.parser);
     di_answer_free(&a.parts);

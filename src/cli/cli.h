@@ -144,7 +144,8 @@ void di_cli_lines_note_empty(const di_cli_lines *lines);
 uint64_t di_cli_lines_total(const di_cli_lines *lines);
 
 /* A line as one JSON object. *object is set also when it has faults that are found later, so that its id is known. */
-di_status di_cli_parse_line(di_arena *arena, const char *text, size_t length, const di_json **object, di_error *error);
+di_status di_cli_parse_line(const di_cli *cli, di_arena *arena, const char *text, size_t length, const di_json **object,
+                            di_error *error);
 /* True for a line of white space only: it is passed over. */
 bool di_cli_blank(const char *text, size_t length);
 /* Begins the object that is a line's result, with the line's id; id may be NULL. */

@@ -145,7 +145,7 @@ static void start(batch *b, di_cli_line got, const char *text, size_t length, co
         return;
     }
     if (got == DI_LINE_OK) {
-        di_job_parse(job, text, length);
+        di_job_parse(job, b->cli, text, length);
     } else {
         job->fault = *fault;
         job->done = true;

@@ -36,8 +36,8 @@ void di_job_free(di_job *job) {
 
 /* ---------------------------------------------------------------- in */
 
-void di_job_parse(di_job *job, const char *text, size_t length) {
-    if (di_cli_parse_line(job->arena, text, length, &job->object, &job->fault) != DI_OK) job->done = true;
+void di_job_parse(di_job *job, const di_cli *cli, const char *text, size_t length) {
+    if (di_cli_parse_line(cli, job->arena, text, length, &job->object, &job->fault) != DI_OK) job->done = true;
     job->id = di_json_get(job->object, "id");
 }
 
@@ -62,15 +62,27 @@ void di_job_parse_flags(di_job *job, const di_cli *cli) {
     di_json_object_end(&writer);
     char *copy = line.failed ? NULL : di_arena_copy(job->arena, line.data, line.length);
     if (!copy) di_fail(&job->fault, DI_ERR_MEMORY, NULL, "out of memory");
-    if (job->fault.status == DI_OK) di_job_parse(job, copy, line.length);
+    if (job->fault.status == DI_OK) di_job_parse(job, cli, copy, line.length);
     job->done = job->fault.status != DI_OK;
     di_text_free(&line);
+}
+
+/* What HTTP refuses by the size of a list or object is refused here too; `value` may be NULL. */
+static di_status check_size(const di_cli *cli, const char *param, const di_json *value, di_config_id limit,
+                            di_error *error) {
+    if (!value || (value->type != DI_JSON_ARRAY && value->type != DI_JSON_OBJECT)) return DI_OK;
+    int64_t most = di_config_int(cli->config, limit);
+    if (value->count <= most) return DI_OK;
+    return di_fail(error, DI_ERR_LIMIT, param, "%s has %zu items; at most %lld are allowed (--%s)", param,
+                   (size_t)value->count, (long long)most, di_config_rows()[limit].name);
 }
 
 static di_status read_sampling(di_job *job, const di_cli *cli, const di_engine *engine, di_error *error) {
     di_status status = di_cli_sampling(cli, engine, job->arena, &job->sampling, error);
     const di_json *object = di_json_get(job->object, "sampling_params");
     if (status != DI_OK || !object || object->type == DI_JSON_NULL) return status;
+    status = check_size(cli, "logit_bias", di_json_get(object, "logit_bias"), DI_OPT_LIMIT_LOGIT_BIAS, error);
+    if (status != DI_OK) return status;
     return di_sampling_parse(job->arena, object, &job->sampling, error);
 }
 
@@ -94,7 +106,10 @@ static di_status read_chat(di_job *job, const di_cli *cli, const di_engine *engi
     di_prompt *prompt = di_arena_zalloc(job->arena, sizeof *prompt);
     if (!prompt || !conversation || !recipe)
         return di_fail(error, DI_ERR_MEMORY, "messages", "out of memory for the prompt");
-    di_status status = di_cli_recipe(cli, engine, recipe, &options, error);
+    const di_json *messages = di_json_get(job->object, "messages"), *tools = di_json_get(job->object, "tools");
+    di_status status = check_size(cli, "messages", messages, DI_OPT_LIMIT_MESSAGES, error);
+    if (status == DI_OK) status = check_size(cli, "tools", tools, DI_OPT_LIMIT_TOOLS, error);
+    if (status == DI_OK) status = di_cli_recipe(cli, engine, recipe, &options, error);
     options.forced_thought = true;
     if (status == DI_OK)
         status = di_recipe_parse_request(job->arena, DI_FLAVOUR_CHAT, job->object, conversation, &options, error);

@@ -38,7 +38,7 @@ di_job *di_job_new(uint64_t line);
 void di_job_free(di_job *job); /* cancels what still runs */
 
 /* The line's JSON; afterwards job->id is known, if there is one. */
-void di_job_parse(di_job *job, const char *text, size_t length);
+void di_job_parse(di_job *job, const di_cli *cli, const char *text, size_t length);
 /* --prompt or --token-ids in place of a line. */
 void di_job_parse_flags(di_job *job, const di_cli *cli);
 /* Submits it. DI_ERR_QUEUE_FULL is not a fault: try again later. */

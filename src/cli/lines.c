@@ -202,8 +202,14 @@ di_cli_line di_cli_lines_next(di_cli_lines *lines, int timeout_ms, const char **
     }
 }
 
-di_status di_cli_parse_line(di_arena *arena, const char *text, size_t length, const di_json **object, di_error *error) {
-    di_status status = di_json_parse(arena, text, length, 0, object, error);
+di_status di_cli_parse_line(const di_cli *cli, di_arena *arena, const char *text, size_t length, const di_json **object,
+                            di_error *error) {
+    unsigned depth = (unsigned)di_config_int(cli->config, DI_OPT_LIMIT_JSON_DEPTH);
+    di_status status = di_json_parse(arena, text, length, depth, object, error);
+    if (status != DI_OK && error && strstr(error->message, "levels allowed")) {
+        di_error inner = *error; /* the reader knows the number, not whose it is */
+        di_fail(error, status, NULL, "%s (--limit-json-depth)", inner.message);
+    }
     if (status != DI_OK)
         *object = NULL;
     else if ((*object)->type != DI_JSON_OBJECT)
@@ -230,7 +236,7 @@ void di_cli_begin_result(di_json_writer *writer, di_text *out, const di_json *id
 static void convert_line(const di_cli_lines *lines, di_cli_convert *convert, void *arg, di_arena *arena,
                          const char *text, size_t length, di_text *out, di_error *fault) {
     const di_json *object = NULL;
-    if (fault->status == DI_OK) di_cli_parse_line(arena, text, length, &object, fault);
+    if (fault->status == DI_OK) di_cli_parse_line(lines->cli, arena, text, length, &object, fault);
     if (fault->status == DI_OK) convert(arg, arena, object, lines->number, out, fault);
     if (fault->status == DI_OK) return;
     di_text_clear(out);

@@ -70,6 +70,19 @@ class Pipe(Case):
         self.assertIn("UTF-8", result.err)
         self.assertEqual(result.text.count("\n"), 1)
 
+    def test_a_turn_that_has_no_room_is_not_computed(self):
+        more = (*GREEDY, "--max-tokens", "3", "--limit-messages", "4", "--thinking", "off")
+        result = common.run("chat", *more, stdin="One\nTwo\nThree\n/reset\nOne\n")
+        self.assertEqual(result.code, 1)
+        one, two, again = result.text.splitlines()
+        self.assertEqual(again, one)
+        self.assertEqual(result.err.count("[prompt"), 3)
+        self.assertEqual(result.err.count("would have 6 messages; at most 4 are allowed (--limit-messages); /reset"), 1)
+        # With the system message there is room for one turn.
+        result = common.run("chat", *more, "--system", "Be brief.", stdin="One\nTwo\n")
+        self.assertEqual((result.code, result.text.count("\n")), (1, 1))
+        self.failed("chat", *GREEDY, "--limit-messages", "1", "--prompt", "One", says="--limit-messages")
+
     def test_end_of_input_at_once(self):
         self.assertEqual(self.ok("chat", stdin="").out, b"")
 

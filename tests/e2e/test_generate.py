@@ -169,6 +169,25 @@ class Lines(Case):
             self.assertEqual(lines[2 * i]["error"]["param"], param, fault)
             self.assertEqual(lines[2 * i + 1]["choices"][0]["finish_reason"], "length")
 
+    def test_limits_of_size(self):
+        """The same as over HTTP; each refusal names its option."""
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+        ask = [{"role": "user", "content": "Hi"}]
+        cases = (("messages", {"messages": ask * 2}), ("tools", {"messages": ask, "tools": [tool] * 2}),
+                 ("logit-bias", {"prompt": "a", "sampling_params": {"logit_bias": {"5": 1, "6": 1}}}),
+                 ("json-depth", {"prompt": "a", "sampling_params": {"stop": [[[[[[[["x"]]]]]]]]}}))
+        options = ("--limit-messages", 1, "--limit-tools", 1, "--limit-logit-bias", 1, "--limit-json-depth", 8)
+        result = run("generate", "--json", *options, stdin=jsonl(*(line for _, line in cases)))
+        self.assertEqual(result.code, 1)
+        lines = result.lines()
+        self.assertEqual(len(lines), len(cases))
+        for (name, _), line in zip(cases, lines):
+            self.assertIn(f"--limit-{name}", line["error"]["message"])
+        within = [{"messages": ask, "tools": [tool]}, {"prompt": "a", "sampling_params": {"logit_bias": {"5": 1}, "stop": ["x"]}}]
+        for line in within:
+            line["sampling_params"] = dict(line.get("sampling_params", {}), max_tokens=1)
+        self.ok("generate", "--json", *options, stdin=jsonl(*within))
+
     def test_the_room_in_the_context(self):
         params = dict(GREEDY, max_tokens=1000)
         line = self.ok("generate", NANO, "--json", "--context", "20", stdin=jsonl({"token_ids": [5] * 15, "sampling_params": params})).lines()[0]

@@ -110,6 +110,21 @@ class Session(Case):
             self.assertIn(str(self.file("json")), result.err)
             self.assertEqual(self.file("json").read_text(), bad)
 
+    def test_a_long_one_meets_its_limit_whole(self):
+        messages = [{"role": role, "content": f"{role} {i}"} for i in range(100) for role in ("user", "assistant")]
+        self.folder.mkdir(parents=True)
+        kept = json.dumps({"deepinfer_session": 1, "messages": messages})
+        self.file("json").write_text(kept)
+        result = self.chat("Hi\n/seed 1\nHi\n", "--limit-messages", "201")
+        self.assertEqual((result.code, result.out), (1, b""))
+        self.assertEqual(result.err.count("would have 202 messages"), 2)
+        self.assertEqual(json.loads(self.file("json").read_text()), json.loads(kept))
+        result = self.chat("Hi\n", "--limit-messages", "199")
+        self.assertEqual((result.code, result.out), (1, b""))
+        self.assertIn("--limit-messages", result.err)
+        self.answer("Hi\n", "--limit-messages", "202", "--max-tokens", "2", "--thinking", "off")
+        self.assertEqual(json.loads(self.file("json").read_text())["messages"][:200], messages)
+
     def test_names(self):
         for name in ("", ".", "..", ".hidden", "a/b", "../x", "a b", "\u00e9", "x" * 101, "a\tb"):
             result = self.chat("", name=name)
