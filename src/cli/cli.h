@@ -151,9 +151,8 @@ bool di_cli_blank(const char *text, size_t length);
 /* Begins the object that is a line's result, with the line's id; id may be NULL. */
 void di_cli_begin_result(di_json_writer *writer, di_text *out, const di_json *id);
 /* For commands that take one line after the other: writes the result of `object` with its \n to out, or sets *fault,
- * which then becomes the result; DI_ERR_CANCELLED ends the command as interrupted. `number` counts lines from 1. */
-typedef void di_cli_convert(void *arg, di_arena *arena, const di_json *object, uint64_t number, di_text *out,
-                            di_error *fault);
+ * which then becomes the result; DI_ERR_CANCELLED ends the command as interrupted. */
+typedef void di_cli_convert(void *arg, di_arena *arena, const di_json *object, di_text *out, di_error *fault);
 /* Every line of the input through convert to standard output. Returns the exit code. */
 int di_cli_convert_lines(di_cli *cli, di_cli_convert *convert, void *arg);
 

@@ -260,8 +260,7 @@ static void write_verdict(const checker *c, const di_json *id, const verdict *v,
     di_text_putc(out, '\n');
 }
 
-static void check_line(void *arg, di_arena *arena, const di_json *object, uint64_t number, di_text *out,
-                       di_error *fault) {
+static void check_line(void *arg, di_arena *arena, const di_json *object, di_text *out, di_error *fault) {
     static const char *const names[] = {"id",    "json_schema", "regex",      "ebnf", "dialect",
                                         "order", "profile",     "whitespace", "text", NULL};
     checker *c = arg;
@@ -269,7 +268,6 @@ static void check_line(void *arg, di_arena *arena, const di_json *object, uint64
     di_text schema = {0};
     verdict v;
     (void)arena;
-    (void)number;
     const di_json *text = di_json_get(object, "text");
     di_status status = di_cli_check_members(object, names, fault);
     if (status == DI_OK) status = read_source(object, &source, &schema, fault);

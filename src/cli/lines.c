@@ -237,7 +237,7 @@ static void convert_line(const di_cli_lines *lines, di_cli_convert *convert, voi
                          const char *text, size_t length, di_text *out, di_error *fault) {
     const di_json *object = NULL;
     if (fault->status == DI_OK) di_cli_parse_line(lines->cli, arena, text, length, &object, fault);
-    if (fault->status == DI_OK) convert(arg, arena, object, lines->number, out, fault);
+    if (fault->status == DI_OK) convert(arg, arena, object, out, fault);
     if (fault->status == DI_OK) return;
     di_text_clear(out);
     di_cli_error_line(out, di_json_get(object, "id"), lines->number, fault);

@@ -159,12 +159,12 @@ static di_status score_object(di_cli *cli, di_engine *engine, di_arena *arena, c
 typedef struct scoring {
     di_cli *cli;
     di_engine *engine;
+    uint64_t inputs; /* so far */
 } scoring;
 
-static void score_line(void *arg, di_arena *arena, const di_json *object, uint64_t number, di_text *out,
-                       di_error *fault) {
-    const scoring *s = arg;
-    if (di_config_text(s->cli->config, DI_OPT_LOGITS)[0] && number > 1)
+static void score_line(void *arg, di_arena *arena, const di_json *object, di_text *out, di_error *fault) {
+    scoring *s = arg;
+    if (s->inputs++ && di_config_is_set(s->cli->config, DI_OPT_LOGITS))
         di_fail(fault, DI_ERR_USAGE, "logits", "--logits takes one input only");
     else
         score_object(s->cli, s->engine, arena, object, out, fault);
@@ -176,7 +176,7 @@ static int score_one(di_cli *cli, di_engine *engine, di_arena *arena) {
     bool json = di_config_bool(cli->config, DI_OPT_JSON);
     const char *given = di_config_text(cli->config, DI_OPT_TOKEN_IDS);
     di_status status;
-    if (given[0]) {
+    if (di_config_is_set(cli->config, DI_OPT_TOKEN_IDS)) {
         int32_t *ids = NULL;
         size_t count = 0;
         status = di_cli_parse_ids(arena, "token-ids", given, strlen(given), &ids, &count, &error);
@@ -206,7 +206,7 @@ static int run(di_cli *cli) {
     if (status == DI_OK) status = di_cli_open_engine(cli, &engine, &error);
     if (status == DI_OK) status = di_cli_catch_interrupts(cli, &error);
     int code;
-    scoring lines = {cli, engine};
+    scoring lines = {.cli = cli, .engine = engine};
     bool one = di_config_is_set(cli->config, DI_OPT_PROMPT) || di_config_is_set(cli->config, DI_OPT_TOKEN_IDS);
     if (status != DI_OK)
         code = di_cli_report(&error);

@@ -73,10 +73,8 @@ typedef struct conversion {
     const di_tokenizer *tokenizer;
 } conversion;
 
-static void convert_line(void *arg, di_arena *arena, const di_json *object, uint64_t number, di_text *out,
-                         di_error *fault) {
+static void convert_line(void *arg, di_arena *arena, const di_json *object, di_text *out, di_error *fault) {
     const conversion *c = arg;
-    (void)number;
     convert_object(c->cli, c->tokenizer, arena, object, out, fault);
 }
 
@@ -87,10 +85,11 @@ static di_status convert_text(di_cli *cli, const di_tokenizer *tokenizer, di_tex
     size_t length = 0, count = 0;
     int32_t *list = NULL;
     const char *given = di_config_text(cli->config, DI_OPT_TOKEN_IDS);
-    bool decode = di_config_bool(cli->config, DI_OPT_DECODE) || given[0];
+    bool ids_given = di_config_is_set(cli->config, DI_OPT_TOKEN_IDS);
+    bool decode = di_config_bool(cli->config, DI_OPT_DECODE) || ids_given;
     di_arena *arena = di_arena_new(0);
     if (!arena) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory");
-    di_status status = given[0] ? DI_OK : di_cli_read_text(cli, true, &text, &length, error);
+    di_status status = ids_given ? DI_OK : di_cli_read_text(cli, true, &text, &length, error);
     if (status == DI_OK && decode) {
         di_text decoded = {0};
         const char *source = text ? text : given;

@@ -87,6 +87,10 @@ class Score(Case):
         self.assertEqual([l["error"]["param"] for l in lines[:6]], ["prompt", "prompt", "token_ids", "token_ids", "prompt", "promt"])
         self.assertIn("nll", lines[6])
 
+    def test_no_ids_are_no_reason_to_read_the_input(self):
+        for more in ((), ("--json",)):
+            self.failed("score", NANO, "--token-ids", "", *more, stdin=TEXT, says="at least one token")
+
     def test_the_context(self):
         result = self.failed("score", NANO, "--context", "4", "--token-ids", "1,2,3,4,5", says="5 tokens")
         self.assertIn("4", result.err)
@@ -96,6 +100,9 @@ class Score(Case):
             result = common.run("score", NANO, "--json", "--logits", folder + "/a.npy", stdin=jsonl({"prompt": "a"}, {"prompt": "b"}))
             self.assertEqual(result.code, 1)
             self.assertEqual(result.lines()[1]["error"]["param"], "logits")
+            blank = self.ok("score", NANO, "--json", "--logits", folder + "/b.npy", stdin="\n \n" + jsonl({"prompt": "a"}) + "\n")
+            self.assertEqual(blank.out, self.ok("score", NANO, "--json", "--prompt", "a").out)
+            self.assertTrue(pathlib.Path(folder, "b.npy").exists())
             self.failed("score", NANO, "--logits", folder + "/no/a.npy", "--prompt", "a", says="a.npy")
 
     def test_an_interrupt_ends_it(self):

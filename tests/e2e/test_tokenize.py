@@ -20,6 +20,10 @@ class Text(Case):
             self.assertEqual(back.out, text.encode())
             self.assertEqual(self.ok("tokenize", "--prompt", text).text, ids)
 
+    def test_no_ids_are_no_text(self):
+        self.assertEqual(self.ok("tokenize", "--token-ids", "", stdin="Hello").out, b"")
+        self.assertEqual(self.ok("tokenize", "--token-ids", "", "--json", stdin="Hello").lines(), [{"text": ""}])
+
     def test_control_tokens_are_plain_text_unless_asked_for(self):
         plain = self.ok("tokenize", "--prompt", BOS).text.split()
         control = self.ok("tokenize", "--control", "--prompt", BOS).text.split()
