@@ -22,7 +22,7 @@ DI_CONFIG_ROW(CHUNK,          "chunk",          I, "0",      0, 65536, "", "", "
 DI_CONFIG_ROW(PREFILL,        "prefill",        C, "off",    0, 0, "off|compact", "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "common", "compact: decoder half on a prompt's end only")
 DI_CONFIG_ROW(PREFILL_KEEP,   "prefill-keep",   I, "0",      0, 1048576, "", "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "common", "positions compact keeps; 0 = window + 12")
 DI_CONFIG_ROW(SPEC,           "spec",           C, "auto",   0, 0, "auto|off|1..8", "", "common", "drafts; auto = as many as pay; no byte of an answer depends on it")
-DI_CONFIG_ROW(DRAFT_CALIBRATION, "draft-calibration", S, "", 1, 0, "", "", "limits", "file of bench spec; default: draft_calibration.json in the model folder; off = none")
+DI_CONFIG_ROW(DRAFT_CALIBRATION, "draft-calibration", S, "", 1, 0, "", "", "common", "file of bench spec; default: draft_calibration.json in the model folder; off = none")
 DI_CONFIG_ROW(THINKING,       "thinking",       C, "model",  0, 0, "on|off|model", "", "common", "thinking mode; model = its own default")
 DI_CONFIG_ROW(EFFORT,         "effort",         C, "",       0, 0, "low|high|max|1..100", "", "common", "effort in thinking mode; default high")
 DI_CONFIG_ROW(REASONING_HISTORY, "reasoning-history", C, "recipe", 0, 0, "recipe|reference|keep", "", "common", "earlier reasoning kept in prompts: docs/recipe.md")

@@ -66,5 +66,7 @@ di_bench_verdict di_bench_verify(const di_bench_load *load);
 bool di_bench_report_load(const di_bench_load *load, const char *name, double rate, const di_bench_verdict *verdict);
 void di_bench_report_environment(const di_cli *cli, const di_bench_load *load);
 void di_bench_report_heads(void);
+/* For qsort. */
+int di_bench_compare_doubles(const void *a, const void *b);
 
 #endif

@@ -96,7 +96,7 @@ void di_bench_report_environment(const di_cli *cli, const di_bench_load *load) {
 
 /* ---------------------------------------------------------------- figures */
 
-static int compare_doubles(const void *a, const void *b) {
+int di_bench_compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
@@ -121,7 +121,7 @@ static double percentile(const sample *s, double share) {
 }
 
 static void write_sample(di_json_writer *json, const char *key, sample *s) {
-    if (s->count) qsort(s->values, s->count, sizeof *s->values, compare_doubles);
+    if (s->count) qsort(s->values, s->count, sizeof *s->values, di_bench_compare_doubles);
     di_json_key(json, key);
     di_json_object_begin(json);
     write_integer(json, "count", (int64_t)s->count);

@@ -14,6 +14,7 @@
  * with "prompt" or "token_ids", and perhaps "kind"; without it heldout.jsonl of the model's folder.
  */
 #include "cli/bench_spec.h"
+#include "cli/bench_load.h"
 
 #include <errno.h>
 #include <math.h>
@@ -456,13 +457,8 @@ static di_status measure_acceptance(bench *b, float temperature, di_error *error
     return status == DI_OK ? write_acceptance(b, &b->kinds[0], error) : status;
 }
 
-static int compare_doubles(const void *x, const void *y) {
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 static double median(double *values, size_t count) {
-    qsort(values, count, sizeof *values, compare_doubles);
+    qsort(values, count, sizeof *values, di_bench_compare_doubles);
     return values[count / 2];
 }
 

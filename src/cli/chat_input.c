@@ -21,7 +21,7 @@ struct di_chat_input {
 };
 
 static char *prompt(EditLine *editor) {
-    static char text[] = "> ";
+    static char text[] = "> "; /* not const: libedit wants char *, and only reads it */
     (void)editor;
     return text;
 }

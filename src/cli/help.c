@@ -6,8 +6,6 @@
 #include "cli/describe.h"
 #include "server/api_endpoints.h"
 
-#define STRING_OF(x) #x
-#define STRING(x)    STRING_OF(x)
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__
 #elif defined(__GNUC__)
