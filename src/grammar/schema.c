@@ -86,7 +86,8 @@ static bool compile(compiler *c, di_symbol *root) {
         made = di_build_rule(c, di_set_of(c, c->root, MEANS_SCHEMA));
     if (!di_build_all(c)) return false;
     *root = di_sym_prune(c->s, c->x, made);
-    if (!di_schema_failed(c) && *root == DI_SYMBOL_EMPTY)
+    if (!di_build_check(c)) return false;
+    if (*root == DI_SYMBOL_EMPTY)
         di_schema_refuse(c, DI_REASON_UNSATISFIABLE, NULL, "no JSON value follows this schema");
     return !di_schema_failed(c);
 }
@@ -104,6 +105,7 @@ bool di_schema_compile(di_exprs *x, di_symbols *s, const di_grammar_source *sour
     free(c.sets);
     free(c.set_table.slots);
     free(c.queue);
+    free(c.minimums);
     di_arena_free(c.arena);
     return ok;
 }

@@ -110,6 +110,11 @@ typedef struct literal_set {
     uint8_t empty; /* 0 not known, 1 provably empty, 2 not, 3 being asked */
 } literal_set;
 
+typedef struct object_minimum { /* an object with minProperties */
+    uint32_t object;
+    const di_json *at;
+} object_minimum;
+
 typedef struct compiler {
     di_exprs *x;
     di_symbols *s;
@@ -130,6 +135,8 @@ typedef struct compiler {
     di_table set_table;
     uint32_t *queue; /* sets whose rules have no body yet */
     uint32_t queue_count, queue_capacity, queue_done;
+    object_minimum *minimums;
+    uint32_t minimum_count, minimum_capacity;
     uint32_t depth, empty_depth;
     bool unevaluated;                                  /* the schema being read looks at what its parts evaluate */
     bool probe_failed;                                 /* a question of emptiness met a form that is being made */
@@ -180,6 +187,8 @@ void di_unevaluated(compiler *c, const di_json *node, form *f);
 /* ---- schema_build.c */
 di_symbol di_build_rule(compiler *c, set_id set);
 bool di_build_all(compiler *c);
+/* After pruning: refuses objects whose minimum of keys is out of reach only because undeclared keys count once. */
+bool di_build_check(compiler *c);
 di_expr di_build_string(compiler *c, const conjunction *conj);
 di_expr di_build_number(compiler *c, const conjunction *conj);
 set_id di_property_set(compiler *c, const conjunction *conj, const char *name, size_t length);

@@ -257,6 +257,26 @@ static bool fill_object(object_builder *b, di_object *o) {
     return !di_schema_failed(c);
 }
 
+/* Notes where the minimum of the object made last comes from. Whether its keys are enough for it shows at the end. */
+static bool note_minimum(compiler *c, const conjunction *conj) {
+    if (!di_grow(&c->minimums, &c->minimum_capacity, (uint64_t)c->minimum_count + 1, sizeof *c->minimums))
+        return c->x->failed = DI_ERR_MEMORY, false;
+    const constraint *highest = NULL;
+    for (uint32_t i = 0; i < conj->count; i++)
+        if (conj->list[i]->kind == C_ENTRIES && (!highest || conj->list[i]->low > highest->low))
+            highest = conj->list[i];
+    c->minimums[c->minimum_count++] = (object_minimum){c->s->object_count - 1, highest ? highest->at : NULL};
+    return true;
+}
+
+bool di_build_check(compiler *c) {
+    for (uint32_t i = 0; i < c->minimum_count && !di_schema_failed(c); i++)
+        if (di_sym_short_of_keys(c->s, c->minimums[i].object))
+            di_schema_refuse(c, DI_REASON_UNSUPPORTED, c->minimums[i].at,
+                             "minProperties beyond the declared keys cannot be enforced: undeclared keys could repeat");
+    return !di_schema_failed(c);
+}
+
 static di_symbol build_cells_object(compiler *c, const conjunction *conj) {
     object_builder *b = di_schema_alloc(c, sizeof *b);
     di_object o = {.any_order = c->source->order == DI_ORDER_ANY};
@@ -264,20 +284,14 @@ static di_symbol build_cells_object(compiler *c, const conjunction *conj) {
     b->c = c;
     b->conj = conj;
     bounds_of(conj, C_ENTRIES, &o.minimum, &o.maximum);
+    if (o.minimum > o.maximum) return DI_SYMBOL_EMPTY;
     if (!collect_keys(b) || !make_cells(b) || !fill_object(b, &o)) return DI_SYMBOL_EMPTY;
-    const di_json *at = conj->count ? conj->list[0]->at : NULL;
     if (o.maximum != DI_UNBOUNDED && o.maximum > MAX_ENTRIES) o.maximum = MAX_ENTRIES;
-    if (o.minimum > b->name_count + b->cell_count && b->cell_count) {
-        di_schema_refuse(c, DI_REASON_UNSUPPORTED, at,
-                         "minProperties beyond the declared keys cannot be enforced: undeclared keys could repeat");
-        return DI_SYMBOL_EMPTY;
-    }
-    if (o.minimum > b->name_count + b->cell_count) return DI_SYMBOL_EMPTY;
-    if (o.minimum > MAX_ENTRIES) o.minimum = MAX_ENTRIES;
     di_symbols *s = c->s;
     if (!di_grow(&s->objects, &s->object_capacity, (uint64_t)s->object_count + 1, sizeof o))
         return c->x->failed = DI_ERR_MEMORY, DI_SYMBOL_EMPTY;
     s->objects[s->object_count++] = o;
+    if (o.minimum && !note_minimum(c, conj)) return DI_SYMBOL_EMPTY;
     return di_sym_object(s, c->x, s->object_count - 1);
 }
 

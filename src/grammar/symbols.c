@@ -704,3 +704,14 @@ di_symbol di_sym_prune(di_symbols *s, di_exprs *x, di_symbol root) {
     free(rebuilt);
     return x->failed == DI_OK ? result : DI_SYMBOL_EMPTY;
 }
+
+bool di_sym_short_of_keys(const di_symbols *s, uint32_t object) {
+    di_object o = s->objects[object];
+    object_state state = first_state(s, object);
+    bool undeclared = false;
+    for (uint32_t i = 0; i < o.cell_count; i++)
+        undeclared = undeclared || s->cells[o.cells + i].value != DI_SYMBOL_EMPTY;
+    if (!undeclared || o.minimum > o.maximum || can_finish(s, &o, &state)) return false;
+    o.minimum = 0;
+    return can_finish(s, &o, &state);
+}

@@ -136,5 +136,8 @@ di_symbol di_sym_import(di_symbols *s, di_exprs *x, const di_import *import, di_
 /* Removes what cannot be completed, in rules, objects and arrays; returns the root again, DI_SYMBOL_EMPTY if no text
  * follows it. */
 di_symbol di_sym_prune(di_symbols *s, di_exprs *x, di_symbol root);
+/* After pruning: true if nothing but the minimum of its keys keeps this object from being closed, and there are
+ * undeclared keys, of which each kind counts once. */
+bool di_sym_short_of_keys(const di_symbols *s, uint32_t object);
 
 #endif

@@ -280,6 +280,30 @@ static void test_refusals(void **state) {
     assert_non_null(strstr(fault.message, "additionalProperties"));
 }
 
+/* Undeclared keys count once for a minimum: where that decides, the schema is refused, and no part of it is dropped. */
+static void test_minimum_keys(void **state) {
+    (void)state;
+    static const char *const short_of_keys[] = {
+        "{\"minProperties\":2}",
+        "{\"minProperties\":2,\"type\":\"object\",\"properties\":{\"b\":false}}",
+        "{\"minProperties\":3,\"type\":[\"object\",\"null\"],\"properties\":{\"a\":false,\"b\":false}}",
+        "{\"minProperties\":2,\"dependentSchemas\":{\"b\":false}}",
+        "{\"minProperties\":2,\"dependentRequired\":{\"a\":[\"b\"]}}",
+        "{\"minProperties\":2,\"properties\":{\"b\":{\"$ref\":\"#/$defs/n\"}},\"$defs\":{\"n\":{\"type\":\"object\","
+        "\"required\":[\"a\"],\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"}}}}}",
+    };
+    for (size_t i = 0; i < sizeof short_of_keys / sizeof *short_of_keys; i++)
+        refused(DI_GRAMMAR_JSON_SCHEMA, short_of_keys[i], DI_REASON_UNSUPPORTED, "/minProperties");
+    refused(DI_GRAMMAR_JSON_SCHEMA, "{\"items\":{\"allOf\":[{\"minProperties\":1},{\"minProperties\":2}]}}",
+            DI_REASON_UNSUPPORTED, "/items/allOf/1/minProperties");
+    refused(DI_GRAMMAR_JSON_SCHEMA,
+            "{\"type\":\"object\",\"minProperties\":2,\"properties\":{\"a\":{}},\"additionalProperties\":false}",
+            DI_REASON_UNSATISFIABLE, "");
+    yes("{\"minProperties\":2,\"properties\":{\"a\":{},\"b\":false}}", "{\"a\":1,\"c\":2}");
+    no("{\"minProperties\":2,\"properties\":{\"a\":{},\"b\":false}}", "{\"a\":1}");
+    yes("{\"minProperties\":1,\"properties\":{\"b\":false}}", "{\"c\":1}");
+}
+
 /* Repeated text in front of and behind a middle: what is deeply nested is refused, not followed. */
 static char *nested(const char *open, const char *middle, const char *close, int times) {
     di_text out = {0};
@@ -419,10 +443,11 @@ static void test_keys(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strings),  cmocka_unit_test(test_numbers), cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_order),    cmocka_unit_test(test_arrays),  cmocka_unit_test(test_space),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_bombs),   cmocka_unit_test(test_unique_bombs),
-        cmocka_unit_test(test_grammars), cmocka_unit_test(test_states),  cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_strings),      cmocka_unit_test(test_numbers),  cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_order),        cmocka_unit_test(test_arrays),   cmocka_unit_test(test_space),
+        cmocka_unit_test(test_minimum_keys), cmocka_unit_test(test_refusals), cmocka_unit_test(test_bombs),
+        cmocka_unit_test(test_unique_bombs), cmocka_unit_test(test_grammars), cmocka_unit_test(test_states),
+        cmocka_unit_test(test_keys),
     };
     return cmocka_run_group_tests(tests, make_vocabulary, free_vocabulary);
 }
