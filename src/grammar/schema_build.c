@@ -520,6 +520,7 @@ static di_symbol build_array(compiler *c, const conjunction *conj) {
         if (k->kind == C_REST && k->low > prefix) prefix = k->low;
         if (k->kind == C_UNIQUE) unique = k;
         if (k->kind != C_CONTAINS) continue;
+        if (k->low > k->high) return DI_SYMBOL_EMPTY;
         if (contains && (contains->set != k->set || contains->low != k->low || contains->high != k->high)) {
             di_schema_refuse(c, DI_REASON_UNSUPPORTED, k->at, "more than one contains at once cannot be enforced");
             return DI_SYMBOL_EMPTY;

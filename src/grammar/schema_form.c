@@ -254,6 +254,7 @@ static bool array_empty(compiler *c, const conjunction *conj) {
     for (uint32_t i = 0; i < conj->count; i++) {
         const constraint *k = conj->list[i];
         bool item = k->kind == C_ITEM || k->kind == C_REST;
+        if (k->kind == C_CONTAINS && (k->low > k->high || k->low > high)) return true;
         if (!item || k->low >= low) continue;
         set_id set = k->set; /* all that is said of this position */
         for (uint32_t j = 0; j < conj->count; j++) {

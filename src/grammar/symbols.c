@@ -408,6 +408,7 @@ static bool array_can_finish(const di_symbols *s, const di_array *a, uint32_t po
                              uint64_t used) {
     if (a->unique) return unique_can_finish(s, a, position, used);
     int64_t low = matched, high = matched, least = a->contains_minimum, most = a->contains_maximum;
+    if (least > most) return false;
     for (;; position++) {
         if (position >= a->minimum && low <= most && high >= least) return true;
         if (position >= a->maximum) return false;

@@ -280,6 +280,67 @@ static void test_refusals(void **state) {
     assert_non_null(strstr(fault.message, "additionalProperties"));
 }
 
+/* A text may begin like this. */
+static bool begins(const char *schema, const char *text) {
+    di_grammar_source s = {.kind = DI_GRAMMAR_JSON_SCHEMA, .text = schema, .length = strlen(schema)};
+    di_grammar *grammar = NULL;
+    di_matcher *matcher = NULL;
+    di_grammar_state state;
+    uint64_t mask[5];
+    assert_int_equal(di_grammar_compile(&s, NULL, &grammar, NULL, NULL), DI_OK);
+    assert_int_equal(di_matcher_new(grammar, vocabulary, &matcher, NULL), DI_OK);
+    state = di_matcher_start(matcher);
+    bool possible = true;
+    for (const char *c = text; *c && possible; c++) {
+        uint8_t byte = (uint8_t)*c;
+        assert_int_equal(di_matcher_mask(matcher, state, mask, NULL), DI_OK);
+        possible = mask[byte / 64] >> byte % 64 & 1;
+        assert_int_equal(di_matcher_advance_bytes(matcher, state, &byte, 1, &state, NULL), DI_OK);
+        assert_int_equal(possible, state != DI_GRAMMAR_REJECT);
+    }
+    di_matcher_free(matcher);
+    di_grammar_free(grammar);
+    return possible;
+}
+
+/* Bounds that cross leave nothing of their type, and other types as they are. */
+static void test_crossing_bounds(void **state) {
+    (void)state;
+    static const struct {
+        const char *type, *bounds, *begin;
+    } cases[] = {
+        {"array", "\"contains\":{\"type\":\"integer\"},\"maxContains\":0", "["},
+        {"array", "\"contains\":{\"type\":\"integer\"},\"minContains\":3,\"maxContains\":2", "["},
+        {"array", "\"contains\":{\"pattern\":\"s\"},\"maxContains\":0,\"prefixItems\":[{},false]", "["},
+        {"array", "\"contains\":{\"type\":\"integer\"},\"minContains\":3,\"maxItems\":2", "["},
+        {"array", "\"contains\":false", "["},
+        {"array", "\"allOf\":[{\"contains\":{\"type\":\"null\"},\"maxContains\":0},{\"contains\":{}}]", "["},
+        {"array", "\"minItems\":3,\"maxItems\":2", "["},
+        {"array", "\"uniqueItems\":true,\"items\":{\"enum\":[1,2]},\"minItems\":3", "["},
+        {"object", "\"minProperties\":3,\"maxProperties\":2", "{"},
+        {"object", "\"required\":[\"a\",\"b\"],\"maxProperties\":1", "{"},
+        {"object", "\"minProperties\":2,\"maxProperties\":1,\"properties\":{\"a\":{},\"b\":{}}", "{"},
+        {"string", "\"minLength\":3,\"maxLength\":2", "\""},
+        {"number", "\"minimum\":5,\"maximum\":3", "5"},
+        {"number", "\"exclusiveMinimum\":3,\"exclusiveMaximum\":3", "3"},
+        {"number", "\"exclusiveMinimum\":3,\"maximum\":3", "3"},
+        {"integer", "\"minimum\":1.2,\"maximum\":1.8", "1"},
+        {"integer", "\"exclusiveMinimum\":1,\"exclusiveMaximum\":2", "1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char schema[256];
+        snprintf(schema, sizeof schema, "{\"type\":\"%s\",%s}", cases[i].type, cases[i].bounds);
+        refused(DI_GRAMMAR_JSON_SCHEMA, schema, DI_REASON_UNSATISFIABLE, "");
+        snprintf(schema, sizeof schema, "{\"type\":[\"%s\",\"null\"],%s}", cases[i].type, cases[i].bounds);
+        yes(schema, "null");
+        assert_true(begins(schema, "null"));
+        assert_false(begins(schema, cases[i].begin));
+    }
+    no("{\"contains\":{\"type\":\"integer\"},\"maxContains\":0,\"minContains\":0}", "[1]");
+    yes("{\"contains\":{\"type\":\"integer\"},\"maxContains\":0,\"minContains\":0}", "[\"a\"]");
+    yes("{\"not\":{\"contains\":{\"type\":\"integer\"},\"maxContains\":0}}", "[1]");
+}
+
 /* Undeclared keys count once for a minimum: where that decides, the schema is refused, and no part of it is dropped. */
 static void test_minimum_keys(void **state) {
     (void)state;
@@ -443,11 +504,11 @@ static void test_keys(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strings),      cmocka_unit_test(test_numbers),  cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_order),        cmocka_unit_test(test_arrays),   cmocka_unit_test(test_space),
-        cmocka_unit_test(test_minimum_keys), cmocka_unit_test(test_refusals), cmocka_unit_test(test_bombs),
-        cmocka_unit_test(test_unique_bombs), cmocka_unit_test(test_grammars), cmocka_unit_test(test_states),
-        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_strings),         cmocka_unit_test(test_numbers),      cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_order),           cmocka_unit_test(test_arrays),       cmocka_unit_test(test_space),
+        cmocka_unit_test(test_crossing_bounds), cmocka_unit_test(test_minimum_keys), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bombs),           cmocka_unit_test(test_unique_bombs), cmocka_unit_test(test_grammars),
+        cmocka_unit_test(test_states),          cmocka_unit_test(test_keys),
     };
     return cmocka_run_group_tests(tests, make_vocabulary, free_vocabulary);
 }
