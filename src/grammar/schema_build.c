@@ -6,7 +6,7 @@
 
 #include "grammar/schema.h"
 
-enum { MAX_PREFIX = 4096, MAX_ENTRIES = 60000, MAX_UNIQUE = 64, MAX_CHOICES = 32 };
+enum { MAX_PREFIX = 4096, MAX_ENTRIES = 60000, MAX_UNIQUE = 64, MAX_CHOICES = 32, MAX_DEMANDS = 64 };
 
 /* -------------------------------------------------------------------------------------------------------- languages */
 
@@ -295,30 +295,70 @@ static di_symbol build_cells_object(compiler *c, const conjunction *conj) {
     return di_sym_object(s, c->x, s->object_count - 1);
 }
 
-/* Demands for a key outside of some may also be met by keys that are declared elsewhere: a union over these. */
+static di_symbol build_object(compiler *c, const conjunction *conj, uint32_t from, unsigned depth);
+
+/* The object in which this key meets the demand list[from]. */
+static di_symbol build_with_key(compiler *c, const conjunction *conj, uint32_t from, unsigned depth, const char *name,
+                                size_t length) {
+    constraint *key = di_schema_alloc(c, sizeof *key);
+    const constraint **list = di_schema_alloc(c, conj->count * sizeof *list);
+    if (!key || !list || !di_exprs_spend(c->x, 1 + conj->count)) return DI_SYMBOL_EMPTY;
+    memcpy(list, conj->list, conj->count * sizeof *list);
+    *key = (constraint){.kind = C_REQUIRED, .at = conj->list[from]->at, .name = name, .name_length = length};
+    list[from] = key;
+    conjunction next = {conj->types, conj->count, list};
+    return build_object(c, &next, from + 1, depth + 1);
+}
+
+typedef struct key_choice {
+    const char *names[MAX_CHOICES];
+    size_t lengths[MAX_CHOICES];
+    uint32_t count;
+} key_choice;
+
+/* Adds a key that meets the demand, if it can be there. */
+static bool add_choice(compiler *c, const conjunction *conj, const constraint *demand, const char *name, size_t length,
+                       key_choice *choice) {
+    for (uint32_t i = 0; i < choice->count; i++)
+        if (same_name(choice->names[i], choice->lengths[i], name, length)) return true;
+    if (!di_exprs_spend(c->x, 1 + choice->count / 8) || di_keys_cover(c, demand->keys, name, length))
+        return !di_schema_failed(c);
+    if (di_set_empty(c, di_property_set(c, conj, name, length))) return !di_schema_failed(c);
+    if (choice->count == MAX_CHOICES)
+        return di_schema_refuse(c, DI_REASON_TOO_COMPLEX, demand->at,
+                                "more than %d keys could meet this demand for a further key", MAX_CHOICES);
+    choice->names[choice->count] = name;
+    choice->lengths[choice->count++] = length;
+    return !di_schema_failed(c);
+}
+
+/* Demands for a key outside of some are met by undeclared keys, which cells count, or by keys that are named anywhere
+ * else: a union over these, unless one of them is required. */
 static di_symbol build_object(compiler *c, const conjunction *conj, uint32_t from, unsigned depth) {
     while (from < conj->count && conj->list[from]->kind != C_EXISTS) from++;
-    if (from == conj->count || depth > 4) return build_cells_object(c, conj);
+    if (from == conj->count) return build_cells_object(c, conj);
     const constraint *exists = conj->list[from];
-    di_symbol result = build_object(c, conj, from + 1, depth + 1);
-    uint32_t choices = 0;
-    for (uint32_t i = 0; i < conj->count && !di_schema_failed(c); i++) {
-        const constraint *k = conj->list[i];
-        if ((k->kind != C_PROPERTY && k->kind != C_REQUIRED) || di_keys_cover(c, exists->keys, k->name, k->name_length))
-            continue;
-        constraint *demand = di_schema_alloc(c, sizeof *demand);
-        const constraint **list = di_schema_alloc(c, conj->count * sizeof *list);
-        if (!demand || !list) return DI_SYMBOL_EMPTY;
-        memcpy(list, conj->list, conj->count * sizeof *list);
-        *demand = (constraint){.kind = C_REQUIRED, .at = k->at, .name = k->name, .name_length = k->name_length};
-        list[from] = demand;
-        if (++choices > MAX_CHOICES) {
-            di_schema_refuse(c, DI_REASON_TOO_COMPLEX, exists->at, "too many keys meet this demand");
-            return DI_SYMBOL_EMPTY;
-        }
-        conjunction next = {conj->types, conj->count, list};
-        result = di_sym_choice2(c->s, c->x, result, build_object(c, &next, from + 1, depth + 1));
+    if (depth >= MAX_DEMANDS) {
+        di_schema_refuse(c, DI_REASON_TOO_COMPLEX, exists->at, "too many demands for further keys");
+        return DI_SYMBOL_EMPTY;
     }
+    for (uint32_t i = 0; i < conj->count; i++) {
+        const constraint *k = conj->list[i];
+        if (k->kind == C_REQUIRED && !di_keys_cover(c, exists->keys, k->name, k->name_length))
+            return build_with_key(c, conj, from, depth, k->name, k->name_length);
+    }
+    key_choice choice = {.count = 0};
+    for (uint32_t i = 0; i < conj->count; i++) {
+        const constraint *k = conj->list[i];
+        if (k->kind == C_PROPERTY && !add_choice(c, conj, exists, k->name, k->name_length, &choice))
+            return DI_SYMBOL_EMPTY;
+        for (uint32_t j = 0; k->kind == C_EXISTS && k != exists && j < k->keys->name_count; j++)
+            if (!add_choice(c, conj, exists, k->keys->names[j], k->keys->lengths[j], &choice)) return DI_SYMBOL_EMPTY;
+    }
+    di_symbol result = build_object(c, conj, from + 1, depth + 1);
+    for (uint32_t i = 0; i < choice.count && !di_schema_failed(c); i++)
+        result = di_sym_choice2(c->s, c->x, result,
+                                build_with_key(c, conj, from, depth, choice.names[i], choice.lengths[i]));
     return result;
 }
 

@@ -365,6 +365,35 @@ static void test_minimum_keys(void **state) {
     yes("{\"minProperties\":1,\"properties\":{\"b\":false}}", "{\"c\":1}");
 }
 
+/* A demand for a key outside of some is met by any other key, also by one that only another demand names. */
+static void test_further_keys(void **state) {
+    (void)state;
+    static const char two[] =
+        "{\"type\":\"object\",\"allOf\":[{\"not\":{\"properties\":{\"a\":{}},\"additionalProperties\":false}},"
+        "{\"not\":{\"properties\":{\"b\":{}},\"additionalProperties\":false}}]}";
+    yes(two, "{\"b\":1,\"a\":1}");
+    yes(two, "{\"c\":1}");
+    no(two, "{\"a\":1}");
+    no(two, "{}");
+    di_text many = {0};
+    di_text_puts(&many, "{\"type\":\"object\",\"required\":[\"z\"],\"allOf\":[");
+    for (int i = 0; i < 8; i++)
+        di_text_printf(&many, "%s{\"not\":{\"properties\":{\"%c\":{}},\"additionalProperties\":false}}", i ? "," : "",
+                       'a' + i);
+    di_text_puts(&many, "]}");
+    yes(many.data, "{\"z\":1}");
+    di_text_free(&many);
+    /* more demands than four, each of which a declared key meets */
+    const char *declared =
+        "{\"type\":\"object\",\"properties\":{\"p\":{}},\"additionalProperties\":false,\"allOf\":[{\"not\":{"
+        "\"maxProperties\":0}},{\"not\":{\"propertyNames\":{\"const\":\"a\"}}},{\"not\":{\"propertyNames\":{"
+        "\"const\":\"b\"}}},{\"not\":{\"propertyNames\":{\"const\":\"c\"}}},{\"not\":{\"propertyNames\":{"
+        "\"const\":\"d\"}}},{\"not\":{\"propertyNames\":{\"const\":\"e\"}}},{\"not\":{\"propertyNames\":{"
+        "\"const\":\"f\"}}}]}";
+    yes(declared, "{\"p\":1}");
+    no(declared, "{}");
+}
+
 /* Repeated text in front of and behind a middle: what is deeply nested is refused, not followed. */
 static char *nested(const char *open, const char *middle, const char *close, int times) {
     di_text out = {0};
@@ -504,11 +533,21 @@ static void test_keys(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strings),         cmocka_unit_test(test_numbers),      cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_order),           cmocka_unit_test(test_arrays),       cmocka_unit_test(test_space),
-        cmocka_unit_test(test_crossing_bounds), cmocka_unit_test(test_minimum_keys), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_bombs),           cmocka_unit_test(test_unique_bombs), cmocka_unit_test(test_grammars),
-        cmocka_unit_test(test_states),          cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_space),
+        cmocka_unit_test(test_crossing_bounds),
+        cmocka_unit_test(test_minimum_keys),
+        cmocka_unit_test(test_further_keys),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bombs),
+        cmocka_unit_test(test_unique_bombs),
+        cmocka_unit_test(test_grammars),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_keys),
     };
     return cmocka_run_group_tests(tests, make_vocabulary, free_vocabulary);
 }
