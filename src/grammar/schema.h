@@ -64,6 +64,7 @@ typedef enum constraint_kind {
 typedef struct constraint {
     constraint_kind kind;
     bool negated; /* comes from `not` and the like: evaluates nothing */
+    bool value;   /* comes from a value of const or enum: evaluates nothing either, but declares keys */
     const di_json *at;
     set_id set;
     di_expr expr;

@@ -104,7 +104,7 @@ void di_unevaluated(compiler *c, const di_json *node, form *f) {
         for (uint32_t j = 0; j < conj->count; j++) {
             const constraint *k = conj->list[j];
             list[j] = k;
-            if (k->negated) continue;
+            if (k->negated || k->value) continue;
             if (k->kind == C_PROPERTY) {
                 keys->names[keys->name_count] = k->name;
                 keys->lengths[keys->name_count++] = k->name_length;

@@ -142,14 +142,14 @@ static void object_value(compiler *c, const di_json *value, form *out) {
     for (const di_json *m = value->first; m; m = m->next) {
         keys->names[keys->name_count] = m->key;
         keys->lengths[keys->name_count++] = m->key_length;
-        constraint one = {.kind = C_PROPERTY, .at = value, .name = m->key, .name_length = m->key_length};
+        constraint one = {.kind = C_PROPERTY, .value = true, .at = value, .name = m->key, .name_length = m->key_length};
         one.set = di_set_of(c, m, MEANS_VALUE);
         list[n++] = one;
         one.kind = C_REQUIRED;
         list[n++] = one;
     }
     set_id none = di_set_of(c, di_schema_false(), MEANS_SCHEMA);
-    list[n++] = (constraint){.kind = C_ADDITIONAL, .at = value, .keys = keys, .set = none};
+    list[n++] = (constraint){.kind = C_ADDITIONAL, .value = true, .at = value, .keys = keys, .set = none};
     di_form_add(c, out, TYPE_OBJECT, list, n);
 }
 
@@ -158,7 +158,8 @@ static void array_value(compiler *c, const di_json *value, form *out) {
     if (!list) return;
     uint32_t n = 0;
     for (const di_json *i = value->first; i; i = i->next, n++)
-        list[n] = (constraint){.kind = C_ITEM, .at = value, .low = n, .set = di_set_of(c, i, MEANS_VALUE)};
+        list[n] =
+            (constraint){.kind = C_ITEM, .value = true, .at = value, .low = n, .set = di_set_of(c, i, MEANS_VALUE)};
     list[n] = (constraint){.kind = C_ITEMS, .at = value, .low = n, .high = n};
     di_form_add(c, out, TYPE_ARRAY, list, n + 1);
 }

@@ -341,6 +341,28 @@ static void test_crossing_bounds(void **state) {
     yes("{\"not\":{\"contains\":{\"type\":\"integer\"},\"maxContains\":0}}", "[1]");
 }
 
+/* Values evaluate nothing, but their keys keep their order. */
+static void test_unevaluated(void **state) {
+    (void)state;
+    static const char *const none[] = {
+        "{\"const\":[1],\"unevaluatedItems\":false}",
+        "{\"const\":{\"a\":1},\"unevaluatedProperties\":false}",
+        "{\"enum\":[{\"a\":\"x\"}],\"unevaluatedProperties\":{\"type\":\"integer\"}}",
+        "{\"allOf\":[{\"enum\":[{\"a\":\"x\"},[1,2]]}],\"unevaluatedProperties\":false,\"unevaluatedItems\":false}",
+    };
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        refused(DI_GRAMMAR_JSON_SCHEMA, none[i], DI_REASON_UNSATISFIABLE, "");
+    const char *some =
+        "{\"enum\":[{\"a\":1,\"b\":2},{\"a\":1},[1],[1,2],{},[],3],\"properties\":{\"a\":{}},\"prefixItems\":["
+        "{}],\"unevaluatedProperties\":false,\"unevaluatedItems\":false}";
+    static const char *const right[] = {"{\"a\":1}", "[1]", "{}", "[]", "3"};
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) yes(some, right[i]);
+    no(some, "{\"a\":1,\"b\":2}");
+    no(some, "[1,2]");
+    yes("{\"const\":{\"a\":1},\"properties\":{\"a\":{}},\"unevaluatedProperties\":false}", "{\"a\":1}");
+    yes("{\"required\":[\"b\"],\"const\":{\"a\":1,\"b\":2}}", "{\"a\":1,\"b\":2}");
+}
+
 /* Undeclared keys count once for a minimum: where that decides, the schema is refused, and no part of it is dropped. */
 static void test_minimum_keys(void **state) {
     (void)state;
@@ -533,21 +555,14 @@ static void test_keys(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_arrays),
-        cmocka_unit_test(test_space),
-        cmocka_unit_test(test_crossing_bounds),
-        cmocka_unit_test(test_minimum_keys),
-        cmocka_unit_test(test_further_keys),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_bombs),
-        cmocka_unit_test(test_unique_bombs),
-        cmocka_unit_test(test_grammars),
-        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_strings),         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_objects),         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_arrays),          cmocka_unit_test(test_space),
+        cmocka_unit_test(test_crossing_bounds), cmocka_unit_test(test_unevaluated),
+        cmocka_unit_test(test_minimum_keys),    cmocka_unit_test(test_further_keys),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_bombs),
+        cmocka_unit_test(test_unique_bombs),    cmocka_unit_test(test_grammars),
+        cmocka_unit_test(test_states),          cmocka_unit_test(test_keys),
     };
     return cmocka_run_group_tests(tests, make_vocabulary, free_vocabulary);
 }
