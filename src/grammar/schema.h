@@ -84,9 +84,18 @@ typedef struct form {
     uint32_t count, capacity;
 } form;
 
+/* What the keywords around a node make of it. */
+typedef enum node_role {
+    ROLE_SCHEMA, /* a schema or a list of some */
+    ROLE_NAMED,  /* an object that gives names to schemas: its keys are no keywords */
+    ROLE_OTHER   /* a value, or what no keyword explains: there is no schema in it unless a reference leads there */
+} node_role;
+
 typedef struct node_info {
     const di_json *node;
     uint32_t parent, resource;
+    node_role role;
+    bool stray; /* in ROLE_OTHER, at or below an identifier: whether that counts is not defined */
     const form *forms[MEANINGS];
     bool busy[MEANINGS];
 } node_info;

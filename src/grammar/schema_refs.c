@@ -1,5 +1,4 @@
 /* schema_refs.c - where the parts of a schema document are: pointers for errors, $id, anchors and $ref. */
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,11 +129,25 @@ static char *resolve_uri(compiler *c, const char *base, const char *reference, s
 
 /* ------------------------------------------------------------------------------------------------------------ index */
 
-static bool holds_values(const char *key) { /* keywords whose content is no schema */
-    static const char *const names[] = {"enum", "const", "default", "examples", "example"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(key, names[i]) == 0) return true;
-    return false;
+/* What a keyword of a schema makes of its value, of any draft: identifiers count in schemas only. */
+static node_role role_of_keyword(const di_json *value) {
+    static const char *const named[] = {"properties", "patternProperties", "dependentSchemas",
+                                        "$defs",      "definitions",       "dependencies"};
+    static const char *const schemas[] = {
+        "items", "prefixItems", "additionalItems",      "unevaluatedItems",      "contains", "allOf",
+        "anyOf", "oneOf",       "additionalProperties", "unevaluatedProperties", "not",      "if",
+        "then",  "else",        "propertyNames",        "contentSchema"};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (strcmp(value->key, named[i]) == 0) return value->type == DI_JSON_OBJECT ? ROLE_NAMED : ROLE_OTHER;
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++)
+        if (strcmp(value->key, schemas[i]) == 0) return ROLE_SCHEMA;
+    return ROLE_OTHER;
+}
+
+static node_role role_of(const node_info *parent, const di_json *child) {
+    if (parent->role == ROLE_OTHER) return ROLE_OTHER;
+    if (parent->role == ROLE_NAMED || parent->node->type == DI_JSON_ARRAY) return ROLE_SCHEMA;
+    return role_of_keyword(child);
 }
 
 static void add_anchor(compiler *c, const di_json *node, uint32_t res, const char *name, size_t length, bool dynamic) {
@@ -145,11 +158,16 @@ static void add_anchor(compiler *c, const di_json *node, uint32_t res, const cha
     c->anchors[c->anchor_count++] = (anchor){res, name, length, node, dynamic};
 }
 
+static const di_json *identifier(const compiler *c, const di_json *node) {
+    const di_json *id = di_json_get(node, c->draft <= DI_DRAFT_4 ? "id" : "$id");
+    return id && id->type == DI_JSON_STRING ? id : NULL;
+}
+
 /* A schema object with an identifier of its own begins a resource; returns that, or the one around it. */
 static uint32_t own_resource(compiler *c, const di_json *node, uint32_t res) {
-    const di_json *id = di_json_get(node, c->draft <= DI_DRAFT_4 ? "id" : "$id"), *name;
+    const di_json *id = identifier(c, node), *name;
     bool hidden = c->draft <= DI_DRAFT_7 && di_json_get(node, "$ref");
-    if (id && id->type == DI_JSON_STRING && !hidden) {
+    if (id && !hidden) {
         if (id->text[0] == '#') {
             add_anchor(c, node, res, id->text + 1, id->length - 1, false);
         } else if (res == UINT32_MAX || c->resources[res].root != node) {
@@ -170,26 +188,24 @@ static uint32_t own_resource(compiler *c, const di_json *node, uint32_t res) {
 bool di_schema_index(compiler *c) {
     if (!di_grow(&c->resources, &c->resource_capacity, 1, sizeof(resource))) return c->x->failed = DI_ERR_MEMORY, false;
     c->resources[c->resource_count++] = (resource){"", c->root};
-    const di_json *id = di_json_get(c->root, c->draft <= DI_DRAFT_4 ? "id" : "$id");
-    if (id && id->type == DI_JSON_STRING && id->text[0] != '#')
-        c->resources[0].uri = resolve_uri(c, "", id->text, id->length);
+    const di_json *id = identifier(c, c->root);
+    if (id && id->text[0] != '#') c->resources[0].uri = resolve_uri(c, "", id->text, id->length);
     add_info(c, c->root, UINT32_MAX, 0);
     /* Breadth first: the infos themselves are the queue. */
     for (uint32_t i = 0; i < c->info_count && !di_schema_failed(c); i++) {
-        const di_json *node = c->infos[i].node;
-        if (c->infos[i].busy[MEANS_VALUE]) { /* values, no schemas: not looked into */
-            c->infos[i].busy[MEANS_VALUE] = false;
-            continue;
+        node_info parent = c->infos[i];
+        if (parent.node->type == DI_JSON_OBJECT && parent.role == ROLE_SCHEMA)
+            parent.resource = own_resource(c, parent.node, parent.resource);
+        else if (parent.node->type == DI_JSON_OBJECT && parent.role == ROLE_OTHER)
+            parent.stray = parent.stray || identifier(c, parent.node);
+        c->infos[i] = parent;
+        for (const di_json *child = parent.node->first; child && !di_schema_failed(c); child = child->next) {
+            uint32_t added = add_info(c, child, i, parent.resource);
+            if (di_schema_failed(c)) break;
+            c->infos[added].role = role_of(&parent, child);
+            c->infos[added].stray = parent.stray;
         }
-        if (node->type == DI_JSON_OBJECT) c->infos[i].resource = own_resource(c, node, c->infos[i].resource);
-        uint32_t res = c->infos[i].resource;
-        for (const di_json *child = node->first; child && !di_schema_failed(c); child = child->next) {
-            add_info(c, child, i, res);
-            bool values = node->type == DI_JSON_OBJECT && holds_values(child->key) &&
-                          !(node->key && i && strcmp(node->key, "properties") == 0);
-            if (!di_schema_failed(c)) c->infos[c->info_count - 1].busy[MEANS_VALUE] = values;
-        }
-        di_exprs_spend(c->x, 1);
+        di_exprs_spend(c->x, parent.role != ROLE_OTHER || i % 16 == 0); /* little is asked about values */
     }
     return !di_schema_failed(c);
 }
@@ -227,6 +243,21 @@ static const di_json *member(compiler *c, const di_json *node, const char *name,
     return found;
 }
 
+/* The item that this part of a pointer names: its index, without zeros in front (RFC 6901). */
+static const di_json *item_of(compiler *c, const di_json *list, const char *digits, size_t length) {
+    uint64_t index = 0;
+    if (!length || (length > 1 && digits[0] == '0')) return NULL;
+    for (size_t i = 0; i < length; i++) {
+        if (digits[i] < '0' || digits[i] > '9') return NULL;
+        index = index * 10 + (uint64_t)(digits[i] - '0');
+        if (index >= list->count) return NULL;
+    }
+    if (!di_exprs_spend(c->x, index / 256)) return NULL;
+    const di_json *item = list->first;
+    while (item && index--) item = item->next;
+    return item;
+}
+
 static const di_json *follow(compiler *c, const di_json *node, char *pointer, size_t length) {
     size_t at = 0;
     while (node && at < length) {
@@ -235,17 +266,13 @@ static const di_json *follow(compiler *c, const di_json *node, char *pointer, si
         size_t n = 0;
         for (; at < length && pointer[at] != '/'; at++) {
             char ch = pointer[at];
-            if (ch == '~' && at + 1 < length) ch = pointer[++at] == '1' ? '/' : '~';
+            if (ch == '~') {
+                if (++at == length || (pointer[at] != '0' && pointer[at] != '1')) return NULL;
+                ch = pointer[at] == '1' ? '/' : '~';
+            }
             name[n++] = ch;
         }
-        if (node->type == DI_JSON_ARRAY) {
-            unsigned long index = n ? strtoul(name, NULL, 10) : ULONG_MAX;
-            const di_json *item = node->first;
-            while (item && index--) item = item->next;
-            node = item;
-        } else {
-            node = member(c, node, name, n);
-        }
+        node = node->type == DI_JSON_ARRAY ? item_of(c, node, name, n) : member(c, node, name, n);
     }
     return node;
 }
@@ -262,7 +289,15 @@ const di_json *di_schema_resolve(compiler *c, const di_json *at, const di_json *
         di_schema_refuse(c, DI_REASON_SYNTAX, reference, "a reference must be a string");
         return NULL;
     }
-    uint32_t own = c->infos[di_schema_node(c, at)].resource, res = own;
+    uint32_t place = di_schema_node(c, at);
+    if (di_schema_failed(c)) return NULL;
+    uint32_t own = c->infos[place].resource, res = own;
+    if (c->infos[place].stray && !scheme_length(reference->text)) {
+        di_schema_refuse(c, DI_REASON_UNSUPPORTED, reference,
+                         "this reference stands below an identifier that belongs to no schema: what it is relative to "
+                         "is not defined");
+        return NULL;
+    }
     if (!di_exprs_spend(c->x, (reference->length + c->anchor_count) / 64)) return NULL;
     if (reference->text[0] != '#') {
         if (!di_exprs_spend(c->x, (strlen(c->resources[own].uri) + c->resource_count) / 64)) return NULL;

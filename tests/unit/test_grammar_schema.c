@@ -341,6 +341,83 @@ static void test_crossing_bounds(void **state) {
     yes("{\"not\":{\"contains\":{\"type\":\"integer\"},\"maxContains\":0}}", "[1]");
 }
 
+/* Names of schemas are no keywords, whatever they are called: identifiers and places below them count. */
+static void test_names(void **state) {
+    (void)state;
+    static const char *const names[] = {"default", "example", "examples", "enum", "const", "properties", "$defs", "x"};
+    static const char *const holders[] = {
+        "$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies"};
+    char schema[512], pointer[64];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        for (size_t j = 0; j < sizeof holders / sizeof *holders; j++) {
+            snprintf(schema, sizeof schema,
+                     "{\"%s\":{\"%s\":{\"$anchor\":\"n\",\"type\":\"integer\"}},\"$ref\":\"#n\"}", holders[j],
+                     names[i]);
+            yes(schema, "1");
+            no(schema, "\"a\"");
+            snprintf(schema, sizeof schema,
+                     "{\"%s\":{\"%s\":{\"properties\":{\"y\":{\"type\":\"strin\"}}}},\"$ref\":\"#/%s/%s\"}", holders[j],
+                     names[i], holders[j], names[i]);
+            snprintf(pointer, sizeof pointer, "/%s/%s/properties/y/type", holders[j], names[i]);
+            refused(DI_GRAMMAR_JSON_SCHEMA, schema, DI_REASON_SYNTAX, pointer);
+        }
+        snprintf(schema, sizeof schema,
+                 "{\"$id\":\"http://a/\",\"$defs\":{\"t\":{\"type\":\"string\"}},\"items\":{\"$id\":\"http://b/"
+                 "\",\"$defs\":{"
+                 "\"t\":{\"type\":\"integer\"},\"%s\":{\"items\":{\"$ref\":\"#/$defs/t\"}}},\"$ref\":\"#/$defs/%s\"}}",
+                 names[i], names[i]);
+        yes(schema, "[[1]]");
+        no(schema, "[[\"a\"]]");
+        snprintf(schema, sizeof schema,
+                 "{\"$defs\":{\"%s\":{\"properties\":{\"y\":{\"anyOf\":[{\"properties\":{\"a\":{}}},{\"properties\":{"
+                 "\"b\":{}}}],\"unevaluatedProperties\":false}}}},\"$ref\":\"#/$defs/%s\"}",
+                 names[i], names[i]);
+        yes(schema, "{\"y\":{\"a\":1,\"b\":2}}");
+        no(schema, "{\"y\":{\"a\":1,\"c\":2}}");
+    }
+    /* Identifiers in values and behind unknown keywords are none. */
+    static const char *const values[] = {"const", "default", "enum", "title", "x"};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        static const char *const references[] = {"http://a/b", "#n"};
+        for (size_t j = 0; j < 2; j++) {
+            snprintf(schema, sizeof schema,
+                     "{\"$defs\":{\"u\":{\"%s\":[{\"$id\":\"http://a/b\"},{\"$anchor\":\"n\"}]}},\"$ref\":\"%s\"}",
+                     values[i], references[j]);
+            refused(DI_GRAMMAR_JSON_SCHEMA, schema, DI_REASON_UNSUPPORTED, "/$ref");
+        }
+    }
+    const char *elsewhere =
+        "{\"$ref\":\"#/components/schemas/enum\",\"components\":{\"schemas\":{\"enum\":{\"items\":{\"$ref\":"
+        "\"#/components/schemas/x\"}},\"x\":{\"type\":\"integer\"}}}}";
+    yes(elsewhere, "[1]");
+    no(elsewhere, "[\"a\"]");
+    refused(DI_GRAMMAR_JSON_SCHEMA,
+            "{\"$ref\":\"#/components/x\",\"components\":{\"x\":{\"$id\":\"http://a/b\",\"items\":{\"$ref\":\"#/$defs/"
+            "y\"}}},"
+            "\"$defs\":{\"y\":{}}}",
+            DI_REASON_UNSUPPORTED, "/components/x/items/$ref");
+}
+
+/* Items by index as RFC 6901 has it. */
+static void test_pointers(void **state) {
+    (void)state;
+    static const char *const wrong[] = {"one", "-1", "00", "01", "+0", "0x0", "2", "18446744073709551616",
+                                        "-",   "",   "0 "};
+    char schema[256];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(schema, sizeof schema,
+                 "{\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"integer\"},{}]}},\"$ref\":\"#/$defs/t/anyOf/%s\"}",
+                 wrong[i]);
+        refused(DI_GRAMMAR_JSON_SCHEMA, schema, DI_REASON_UNSUPPORTED, "/$ref");
+    }
+    yes("{\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"integer\"}]}},\"items\":{\"$ref\":\"#/$defs/t/anyOf/0\"}}", "[1]");
+    no("{\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"integer\"}]}},\"items\":{\"$ref\":\"#/$defs/t/anyOf/0\"}}",
+       "[\"a\"]");
+    yes("{\"$defs\":{\"a/b~\":{\"type\":\"integer\"}},\"$ref\":\"#/$defs/a~1b~0\"}", "1");
+    refused(DI_GRAMMAR_JSON_SCHEMA, "{\"$defs\":{\"a~\":{}},\"$ref\":\"#/$defs/a~\"}", DI_REASON_UNSUPPORTED, "/$ref");
+    refused(DI_GRAMMAR_JSON_SCHEMA, "{\"$defs\":{\"a~\":{}},\"$ref\":\"#/$defs/a~2\"}", DI_REASON_UNSUPPORTED, "/$ref");
+}
+
 /* Values evaluate nothing, but their keys keep their order. */
 static void test_unevaluated(void **state) {
     (void)state;
@@ -558,7 +635,8 @@ int main(void) {
         cmocka_unit_test(test_strings),         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_objects),         cmocka_unit_test(test_order),
         cmocka_unit_test(test_arrays),          cmocka_unit_test(test_space),
-        cmocka_unit_test(test_crossing_bounds), cmocka_unit_test(test_unevaluated),
+        cmocka_unit_test(test_crossing_bounds), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_pointers),        cmocka_unit_test(test_unevaluated),
         cmocka_unit_test(test_minimum_keys),    cmocka_unit_test(test_further_keys),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_bombs),
         cmocka_unit_test(test_unique_bombs),    cmocka_unit_test(test_grammars),
