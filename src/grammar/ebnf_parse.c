@@ -99,23 +99,36 @@ static di_grammar_kind dialect(const scanner *s) {
     return s->g->source->kind;
 }
 
+/* A comment whose opening mark was taken at `start`; in ISO 14977 there may be others in it. */
+static bool skip_comment(scanner *s, size_t start) {
+    bool nests = dialect(s) == DI_GRAMMAR_ISO;
+    for (uint64_t depth = 1; depth;) {
+        if (s->at >= s->length) {
+            di_ebnf_refuse(s->g, DI_REASON_SYNTAX, start, "this comment is not closed");
+            return false;
+        }
+        if (di_scan_take(s, nests ? "*)" : "*/"))
+            depth--;
+        else if (nests && di_scan_take(s, "(*"))
+            depth++;
+        else
+            s->at++;
+    }
+    return true;
+}
+
 /* White space and comments. */
 static void skip(scanner *s) {
     for (;;) {
         char c = di_scan_peek(s, 0);
-        const char *open = dialect(s) == DI_GRAMMAR_W3C ? "/*" : "(*",
-                   *close = dialect(s) == DI_GRAMMAR_W3C ? "*/" : "*)";
+        const char *open = dialect(s) == DI_GRAMMAR_W3C ? "/*" : "(*";
         size_t start = s->at;
         if (c && strchr(" \t\r\n\f", c)) {
             s->at++;
         } else if (dialect(s) == DI_GRAMMAR_GBNF && c == '#') {
             while (s->at < s->length && di_scan_peek(s, 0) != '\n') s->at++;
         } else if (dialect(s) != DI_GRAMMAR_GBNF && di_scan_take(s, open)) {
-            while (s->at < s->length && !di_scan_take(s, close)) s->at++;
-            if (s->at >= s->length && memcmp(s->text + s->length - 2, close, 2) != 0) {
-                di_ebnf_refuse(s->g, DI_REASON_SYNTAX, start, "this comment is not closed");
-                return;
-            }
+            if (!skip_comment(s, start)) return;
         } else {
             return;
         }

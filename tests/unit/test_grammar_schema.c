@@ -568,6 +568,11 @@ static void test_grammars(void **state) {
     check(DI_GRAMMAR_W3C, "[1] doc ::= (#x41 | b)+ /* c */ [2] b ::= [a-z] - ('x' | \"y\")", "Ax", false);
     check(DI_GRAMMAR_ISO, "list = '(', { digit }, [ '.' ], ')'; digit = 2 * ('0' | '1'); (* c *)", "(0110.)", true);
     check(DI_GRAMMAR_ISO, "list = '(', { digit }, [ '.' ], ')'; digit = 2 * ('0' | '1'); (* c *)", "(011)", false);
+    check(DI_GRAMMAR_ISO, "(* a (* b *) (**) *) a = 'x' (* (* b *) (* *) *); (* end *)", "x", true);
+    check(DI_GRAMMAR_W3C, "a ::= 'x' /* a /* b */ | 'y'", "y", true);
+    refused(DI_GRAMMAR_ISO, "a = 'x'; (* a (* b *)", DI_REASON_SYNTAX, "1:10");
+    refused(DI_GRAMMAR_ISO, "a = 'x'; (*)", DI_REASON_SYNTAX, "1:10");
+    refused(DI_GRAMMAR_W3C, "a ::= 'x' /*/", DI_REASON_SYNTAX, "1:11");
     check(DI_GRAMMAR_REGEX, "\\d{4}-\\p{Lu}[[:alpha:]]", "2024-\xC3\x84z", true);
     check(DI_GRAMMAR_REGEX,
           "(?i)stra\xC3\x9F"
