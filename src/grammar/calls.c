@@ -128,61 +128,67 @@ static di_symbol text_of(calls *c, di_expr language) {
     return di_sym_lexeme(c->s, c->x, di_expr_minus(c->x, language, holds));
 }
 
-/* A schema with the definitions that its references may name, as text. */
-static bool write_schema(const di_json *parameters, const di_json *schema, di_text *out) {
-    static const char *const kept[] = {"$schema", "$defs", "definitions"};
-    di_json_writer w;
-    di_json_begin(&w, out);
-    di_json_object_begin(&w);
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
-        const di_json *member = di_json_get(parameters, kept[i]);
-        if (!member) continue;
-        di_json_key(&w, kept[i]);
-        di_json_value(&w, member);
-    }
-    di_json_key(&w, "allOf");
-    di_json_array_begin(&w);
-    di_json_value(&w, schema);
-    di_json_array_end(&w);
-    di_json_object_end(&w);
-    return !out->failed;
-}
+/* The schema of a tool's arguments as a document of its own, opened when the first of them needs it. */
+typedef struct document {
+    const di_json *parameters;
+    di_grammar_source source;
+    di_grammar_fault fault;
+    di_text text;
+    compiler schema;
+    bool open;
+} document;
 
-static bool json_value(calls *c, const di_json *parameters, const di_json *schema, const char *pointer,
-                       di_symbol *value) {
-    di_text text = {0};
-    if (!write_schema(parameters, schema, &text)) {
-        di_text_free(&text);
+static bool open_document(calls *c, document *d) {
+    di_json_writer w;
+    if (d->open) return true;
+    di_json_begin(&w, &d->text);
+    di_json_value(&w, d->parameters);
+    if (d->text.failed) {
         c->x->failed = DI_ERR_MEMORY;
         return false;
     }
-    di_grammar_source source = *c->source;
-    source.kind = DI_GRAMMAR_JSON_SCHEMA;
-    source.text = text.data;
-    source.length = text.length;
-    di_grammar_fault fault = {0};
-    bool ok = di_schema_compile(c->x, c->s, &source, value, &fault);
-    di_text_free(&text);
-    if (!ok && fault.reason != DI_REASON_NONE) {
-        const char *inner = strncmp(fault.pointer, "/allOf/0", 8) == 0 ? fault.pointer + 8 : fault.pointer;
-        refuse(c, fault.reason, pointer, "%s: %s", inner[0] ? inner : "here", fault.message);
+    d->source = *c->source;
+    d->source.kind = DI_GRAMMAR_JSON_SCHEMA;
+    d->source.text = d->text.data;
+    d->source.length = d->text.length;
+    d->open = true;
+    return di_schema_open(&d->schema, c->x, c->s, &d->source, &d->fault);
+}
+
+static void close_document(document *d) {
+    if (d->open) di_schema_close(&d->schema);
+    di_text_free(&d->text);
+}
+
+/* The property of this name; faults below it are told from there. */
+static bool json_value(calls *c, document *d, const char *name, const char *pointer, di_symbol *value) {
+    char above[sizeof d->fault.pointer] = "";
+    bool ok = open_document(c, d);
+    if (ok) {
+        const di_json *node = di_json_get(di_json_get(d->schema.root, "properties"), name);
+        di_schema_pointer(&d->schema, node, above, sizeof above);
+        ok = di_schema_part(&d->schema, node, value);
+    }
+    if (!ok && d->fault.reason != DI_REASON_NONE) {
+        const char *inner = d->fault.pointer;
+        if (strncmp(inner, above, strlen(above)) == 0) inner += strlen(above);
+        refuse(c, d->fault.reason, pointer, "%s: %s", inner[0] ? inner : "here", d->fault.message);
     }
     return ok;
 }
 
 /* One parameter, whole. */
-static bool parameter(calls *c, const di_json *parameters, const di_json *property, const char *pointer,
-                      di_symbol *out) {
+static bool parameter(calls *c, document *d, const di_json *property, const char *pointer, di_symbol *out) {
+    if (strpbrk(property->key, "\"\n<>") || strlen(property->key) != property->key_length)
+        return refuse(c, DI_REASON_UNSUPPORTED, pointer, "this name cannot be written in a call");
     di_symbol value = DI_SYMBOL_EMPTY;
     di_expr language = DI_EXPR_EMPTY;
     bool string = is_plain_string(property) && string_language(c, property, &language);
     if (c->x->failed != DI_OK) return false;
     if (string)
         value = text_of(c, language);
-    else if (!json_value(c, parameters, property, pointer, &value))
+    else if (!json_value(c, d, property->key, pointer, &value))
         return false;
-    if (strpbrk(property->key, "\"\n<>") || strlen(property->key) != property->key_length)
-        return refuse(c, DI_REASON_UNSUPPORTED, pointer, "this name cannot be written in a call");
     di_text rest = {0};
     di_text_printf(&rest, " name=\"%s\" string=\"%s\">", property->key, string ? "true" : "false");
     if (rest.failed) c->x->failed = DI_ERR_MEMORY;
@@ -231,28 +237,18 @@ static bool check_parameters(calls *c, const di_json *parameters, const char *po
     return true;
 }
 
-/* All parameters in order: `rest` grows from the end; `filled` is the same with at least one of them. */
-static bool arguments(calls *c, const di_json *parameters, const char *pointer, di_symbol *out) {
-    const di_json *properties = parameters ? di_json_get(parameters, "properties") : NULL;
-    if (parameters && !check_parameters(c, parameters, pointer)) return false;
-    uint32_t count = properties ? properties->count : 0;
-    const di_json **list = di_arena_array(c->arena, count + 1, sizeof *list);
-    if (!list) {
-        c->x->failed = DI_ERR_MEMORY;
-        return false;
-    }
-    uint32_t i = 0;
-    for (const di_json *property = properties ? properties->first : NULL; property; property = property->next)
-        if (di_json_get(properties, property->key) == property) list[i++] = property;
+/* These parameters in order: `rest` grows from the end; `filled` is the same with at least one of them. */
+static bool in_order(calls *c, document *d, const di_json *const *list, uint32_t count, const char *pointer,
+                     di_symbol *out) {
     di_symbol rest = DI_SYMBOL_EPSILON, filled = DI_SYMBOL_EMPTY;
     bool all_optional = true;
-    while (i-- > 0) {
+    for (uint32_t i = count; i-- > 0;) {
         char where[512];
         snprintf(where, sizeof where, "%s/properties/%.200s", pointer, list[i]->key);
         di_symbol one = DI_SYMBOL_EMPTY;
-        if (!parameter(c, parameters, list[i], where, &one)) return false;
+        if (!parameter(c, d, list[i], where, &one)) return false;
         di_symbol here = then(c, one, rest);
-        bool required = is_required(parameters, list[i]->key);
+        bool required = is_required(d->parameters, list[i]->key);
         all_optional &= !required;
         filled = required ? here : di_sym_choice2(c->s, c->x, here, filled);
         rest = required ? here : di_sym_choice2(c->s, c->x, here, rest);
@@ -261,11 +257,33 @@ static bool arguments(calls *c, const di_json *parameters, const char *pointer, 
     return c->x->failed == DI_OK;
 }
 
+static bool arguments(calls *c, const di_json *parameters, const char *pointer, di_symbol *out) {
+    const di_json *properties = parameters ? di_json_get(parameters, "properties") : NULL;
+    if (parameters && !check_parameters(c, parameters, pointer)) return false;
+    uint32_t count = 0;
+    const di_json **list = di_arena_array(c->arena, (properties ? properties->count : 0) + 1, sizeof *list);
+    document *d = di_arena_zalloc(c->arena, sizeof *d);
+    if (!list || !d) {
+        c->x->failed = DI_ERR_MEMORY;
+        return false;
+    }
+    for (const di_json *property = properties ? properties->first : NULL; property; property = property->next)
+        if (di_json_get(properties, property->key) == property) list[count++] = property;
+    d->parameters = parameters;
+    bool ok = in_order(c, d, list, count, pointer, out);
+    close_document(d);
+    return ok;
+}
+
 /* Any parameters, any values. */
 static bool loose_arguments(calls *c, di_symbol *out) {
-    static const di_json nothing = {.type = DI_JSON_OBJECT};
+    di_grammar_source source = *c->source;
+    source.kind = DI_GRAMMAR_JSON_SCHEMA;
+    source.text = "true";
+    source.length = strlen(source.text);
+    di_grammar_fault none = {0};
     di_symbol json = DI_SYMBOL_EMPTY;
-    if (!json_value(c, &nothing, di_schema_true(), "", &json)) return false;
+    if (!di_schema_compile(c->x, c->s, &source, &json, &none)) return false;
     di_regex_fault fault;
     di_regex_options options = {.encoding = DI_ENCODING_UTF8};
     static const char name[] = "[^\"<>\\x00-\\x1f]{1,256}";

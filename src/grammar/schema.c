@@ -68,44 +68,56 @@ static void note_unevaluated(compiler *c) {
     }
 }
 
-static bool compile(compiler *c, di_symbol *root) {
+static bool prepare(compiler *c) {
     if (!parse(c)) return false;
     c->draft = draft_of(c->root);
     c->space = space_language(c->x, c->source->whitespace);
     c->s->space = di_sym_lexeme(c->s, c->x, c->space);
-    if (c->source->profile == DI_PROFILE_OPENAI && c->source->kind != DI_GRAMMAR_JSON_OBJECT) {
-        if (!di_schema_index(c) || !di_openai_check(c)) return false;
-    } else if (!di_schema_index(c)) {
+    if (!di_schema_index(c)) return false;
+    if (c->source->profile == DI_PROFILE_OPENAI && c->source->kind != DI_GRAMMAR_JSON_OBJECT && !di_openai_check(c))
         return false;
-    }
     note_unevaluated(c);
-    di_symbol made;
-    if (c->source->kind == DI_GRAMMAR_JSON_OBJECT)
-        made = di_build_any_object(c);
-    else
-        made = di_build_rule(c, di_set_of(c, c->root, MEANS_SCHEMA));
+    return !di_schema_failed(c);
+}
+
+static bool finish(compiler *c, const di_json *at, di_symbol made, di_symbol *root) {
     if (!di_build_all(c)) return false;
     *root = di_sym_prune(c->s, c->x, made);
     if (!di_build_check(c)) return false;
-    if (*root == DI_SYMBOL_EMPTY)
-        di_schema_refuse(c, DI_REASON_UNSATISFIABLE, NULL, "no JSON value follows this schema");
+    if (*root == DI_SYMBOL_EMPTY) di_schema_refuse(c, DI_REASON_UNSATISFIABLE, at, "no JSON value follows this schema");
     return !di_schema_failed(c);
+}
+
+bool di_schema_open(compiler *c, di_exprs *x, di_symbols *s, const di_grammar_source *source, di_grammar_fault *fault) {
+    *c = (compiler){.x = x, .s = s, .source = source, .fault = fault, .arena = di_arena_new(0)};
+    if (!c->arena) x->failed = DI_ERR_MEMORY;
+    return c->arena && prepare(c);
+}
+
+bool di_schema_part(compiler *c, const di_json *node, di_symbol *root) {
+    return finish(c, node, di_build_rule(c, di_set_of(c, node, MEANS_SCHEMA)), root);
+}
+
+void di_schema_close(compiler *c) {
+    free(c->map);
+    free(c->infos);
+    free(c->resources);
+    free(c->anchors);
+    free(c->sets);
+    free(c->set_table.slots);
+    free(c->queue);
+    free(c->minimums);
+    di_arena_free(c->arena);
 }
 
 bool di_schema_compile(di_exprs *x, di_symbols *s, const di_grammar_source *source, di_symbol *root,
                        di_grammar_fault *fault) {
-    compiler c = {.x = x, .s = s, .source = source, .fault = fault, .arena = di_arena_new(0)};
-    bool ok = c.arena != NULL;
-    if (!ok) x->failed = DI_ERR_MEMORY;
-    if (ok) ok = compile(&c, root);
-    free(c.map);
-    free(c.infos);
-    free(c.resources);
-    free(c.anchors);
-    free(c.sets);
-    free(c.set_table.slots);
-    free(c.queue);
-    free(c.minimums);
-    di_arena_free(c.arena);
+    compiler c;
+    bool ok = di_schema_open(&c, x, s, source, fault);
+    if (ok && source->kind == DI_GRAMMAR_JSON_OBJECT)
+        ok = finish(&c, NULL, di_build_any_object(&c), root);
+    else if (ok)
+        ok = di_schema_part(&c, c.root, root);
+    di_schema_close(&c);
     return ok;
 }

@@ -159,6 +159,12 @@ typedef struct compiler {
 bool di_schema_compile(di_exprs *x, di_symbols *s, const di_grammar_source *source, di_symbol *root,
                        di_grammar_fault *fault);
 
+/* The same for schemas inside of one document, one after the other: what they refer to counts in that document.
+ * Close it in any case. `source` and `fault` must stay; nodes are found from compiler.root. */
+bool di_schema_open(compiler *c, di_exprs *x, di_symbols *s, const di_grammar_source *source, di_grammar_fault *fault);
+bool di_schema_part(compiler *c, const di_json *node, di_symbol *root);
+void di_schema_close(compiler *c);
+
 /* ---- schema.c */
 /* Notes the first fault; `at` NULL = the root. Returns false. */
 bool di_schema_refuse(compiler *c, di_grammar_reason reason, const di_json *at, const char *format, ...)

@@ -133,6 +133,42 @@ static void one_call_behind_its_opening(void **state) {
     di_vocabulary_free(vocabulary);
 }
 
+/* References count in the schema of all arguments, which "#" is. */
+static void refers_to_all_arguments(void **state) {
+    (void)state;
+    static const char list[] = "[{\"name\":\"a\",\"strict\":true,\"parameters\":{\"$id\":\"http://a/"
+                               "b\",\"type\":\"object\",\"properties\":{\"n\":{"
+                               "\"type\":\"integer\"},\"kids\":{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}},"
+                               "\"more\":{\"type\":\"array\",\"items\":{"
+                               "\"$ref\":\"#/properties/n\"}},\"far\":{\"$ref\":\"/b#/$defs/"
+                               "d\"}},\"additionalProperties\":false,\"$defs\":{\"d\":{"
+                               "\"type\":\"boolean\"}}}}]";
+    static const struct {
+        const char *text;
+        int result;
+    } cases[] = {
+        {CALL("a", JSON("kids", "[{\"n\":1,\"kids\":[{}]}]")) END, 1},
+        {CALL("a", JSON("kids", "[[]]")) END, -1},
+        {CALL("a", JSON("kids", "[{\"n\":true}]")) END, -1},
+        {CALL("a", JSON("n", "1") JSON("more", "[1,2]") JSON("far", "true")) END, 1},
+        {CALL("a", JSON("more", "[true]")) END, -1},
+        {CALL("a", JSON("far", "1")) END, -1},
+    };
+    di_vocabulary *vocabulary = vocabulary_new();
+    di_grammar *grammar = NULL;
+    di_grammar_fault fault = {0};
+    if (compile("", false, list, &grammar, &fault) != DI_OK) fail_msg("%s: %s", fault.pointer, fault.message);
+    di_matcher *matcher = NULL;
+    assert_int_equal(di_matcher_new(grammar, vocabulary, &matcher, NULL), DI_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int result = walk(matcher, cases[i].text);
+        if (result != cases[i].result) fail_msg("%d for %s", result, cases[i].text);
+    }
+    di_matcher_free(matcher);
+    di_grammar_free(grammar);
+    di_vocabulary_free(vocabulary);
+}
+
 /* A tool that is not strict keeps its envelope and its JSON whatever its schema says. */
 static void not_strict_and_not_enforceable(void **state) {
     (void)state;
@@ -162,7 +198,13 @@ static void refuses_with_a_place(void **state) {
         {"[{\"name\":\"a\",\"strict\":true,\"parameters\":{\"type\":\"array\"}}]", "/tools/0/parameters", "object"},
         {"[{\"name\":\"a\",\"strict\":true,\"parameters\":{\"required\":[\"b\"]}}]", "/tools/0/parameters", "declare"},
         {"[{\"name\":\"a\",\"parameters\":{\"properties\":{\"b\":{\"type\":\"strin\"}}}}]",
-         "/tools/0/parameters/properties/b", "strin"},
+         "/tools/0/parameters/properties/b", "/type: \"strin\""},
+        {"[{\"name\":\"a\",\"strict\":true,\"parameters\":{\"properties\":{\"a/b\":{\"items\":{\"$ref\":\"#/allOf/"
+         "0\"}}}}}]",
+         "/tools/0/parameters/properties/a/b", "/items/$ref: \"#/allOf/0\" leads nowhere"},
+        {"[{\"name\":\"a\",\"parameters\":{\"properties\":{\"b\":{\"$ref\":\"#/$defs/"
+         "c\"}},\"$defs\":{\"c\":{\"type\":1}}}}]",
+         "/tools/0/parameters/properties/b", "/$defs/c/type: "},
         {"[{\"name\":\"a\",\"parameters\":{\"properties\":{\"b\":false},\"required\":[\"b\"]}}]",
          "/tools/0/parameters/properties/b", "follows"},
     };
@@ -177,9 +219,8 @@ static void refuses_with_a_place(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(follows_the_tools),
-        cmocka_unit_test(one_call_behind_its_opening),
-        cmocka_unit_test(not_strict_and_not_enforceable),
+        cmocka_unit_test(follows_the_tools),       cmocka_unit_test(one_call_behind_its_opening),
+        cmocka_unit_test(refers_to_all_arguments), cmocka_unit_test(not_strict_and_not_enforceable),
         cmocka_unit_test(refuses_with_a_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
