@@ -19,7 +19,7 @@
 #include "cache/disk_record.h"
 
 enum { LONGEST_ROOT = 3900 }; /* so that every path below it fits PATH_MAX */
-enum { MOST_WARNINGS = 20, MOST_RECORD_BYTES = 1 << 30 };
+enum { MOST_WARNINGS = 20 };
 static const uint64_t DEFAULT_QUEUE = (uint64_t)64 << 20;
 /* Ages within this time are the same to a file: one system call a record and second is enough. */
 static const int64_t TOUCH_NS = 1000000000;
@@ -212,7 +212,7 @@ static bool load_record(di_disk *d, const di_disk_key *what, const int32_t *ids,
     const int32_t *stored_ids;
     di_disk_header h;
     path_of(d, what, 0, path);
-    di_disk_fault fault = di_disk_read(d->io, path, MOST_RECORD_BYTES, &h, &out->bytes, &stored_ids, &payload, &why);
+    di_disk_fault fault = di_disk_read(d->io, path, DI_DISK_MOST_BYTES, &h, &out->bytes, &stored_ids, &payload, &why);
     if (fault == DI_DISK_SOUND && (!di_disk_same(&h.what, what) || h.digest != d->digest || h.layout != d->layout ||
                                    strcmp(h.profile, d->profile) != 0)) {
         fault = DI_DISK_DAMAGED;

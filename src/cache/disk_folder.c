@@ -12,7 +12,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { DEEPEST = 2, MOST_RECORD_BYTES = 1 << 30 };
+enum { DEEPEST = 2 };
 
 int di_disk_lock(const char *path, bool create) {
     int file = open(path, O_RDWR | (create ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
@@ -144,7 +144,7 @@ static bool show_file(void *arg, const di_disk_file *file) {
         r.fault = "its path is too long";
     } else {
         di_disk_fault fault =
-            di_disk_read(&di_disk_system_io, path, MOST_RECORD_BYTES, &header, &bytes, &ids, &payload, &r.fault);
+            di_disk_read(&di_disk_system_io, path, DI_DISK_MOST_BYTES, &header, &bytes, &ids, &payload, &r.fault);
         if (fault == DI_DISK_MISSING) return true; /* removed since it was listed */
         if (fault == DI_DISK_SOUND) {
             r.fault = misplaced(file, &header);

@@ -23,7 +23,8 @@ enum {
     DI_DISK_HEADER = 160,
     DI_DISK_NAME = 64,
     DI_DISK_SUBFOLDER = 34, /* 16 + 1 + 16 and the terminating zero */
-    DI_DISK_PROFILE = 64
+    DI_DISK_PROFILE = 64,
+    DI_DISK_MOST_BYTES = 1 << 30 /* of a record of the cache */
 };
 
 typedef struct di_disk_key {
