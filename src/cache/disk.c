@@ -20,6 +20,7 @@
 
 enum { LONGEST_ROOT = 3900 }; /* so that every path below it fits PATH_MAX */
 enum { MOST_WARNINGS = 20 };
+static const char SOMEBODY_ELSE[] = "another process is writing there";
 static const uint64_t DEFAULT_QUEUE = (uint64_t)64 << 20;
 /* Ages within this time are the same to a file: one system call a record and second is enough. */
 static const int64_t TOUCH_NS = 1000000000;
@@ -72,15 +73,16 @@ struct di_disk {
     uint32_t page_tokens;
     di_log *log;
     const di_disk_io *io;
-    int lock_file; /* -1: not ours */
-    bool read_only;
 
     /* I/O thread; besides these, the list of ages in the index */
+    int lock_file;  /* -1: the folder is not ours */
+    bool read_only; /* and will not be */
     char **foreign; /* [foreign_count] folders below the root that are not ours; entry.folder - 1 */
     uint32_t foreign_count, foreign_capacity;
     int64_t clock_ns; /* last age given */
     uint32_t warnings;
     bool write_warned;
+    char blamed[PATH_MAX]; /* what the last failure was about */
 
     pthread_t thread;
     pthread_mutex_t mutex; /* everything below */
@@ -158,6 +160,15 @@ static int64_t next_ages(di_disk *d, uint32_t count) {
     return now;
 }
 
+/* Of a path: nothing stands there. */
+static bool is_gone(int error) {
+    return error == ENOENT || error == ENOTDIR;
+}
+
+static void blame(di_disk *d, const char *path) {
+    snprintf(d->blamed, sizeof d->blamed, "%s", path);
+}
+
 /* Takes a record out of the index. */
 static void forget(di_disk *d, const di_disk_key *what) {
     pthread_mutex_lock(&d->mutex);
@@ -198,6 +209,17 @@ static void use_state(di_disk *d, const uint64_t *keys, const int32_t *ids, uint
     }
 }
 
+static void lock_path(const di_disk *d, char path[PATH_MAX]) {
+    snprintf(path, PATH_MAX, "%.3900s/lock", d->root);
+}
+
+/* May files be written and removed? Whoever removes the folder removes the lock with it. */
+static bool is_ours(const di_disk *d) {
+    char path[PATH_MAX];
+    lock_path(d, path);
+    return d->lock_file >= 0 && di_disk_is_locked(d->lock_file, path) > 0;
+}
+
 /* ---------------------------------------------------------------- I/O thread: loading */
 
 /* Reads a record and compares it with what it should be, ids included. *damaged is set when it is removed. */
@@ -224,7 +246,7 @@ static bool load_record(di_disk *d, const di_disk_key *what, const int32_t *ids,
         forget(d, what);
         *damaged |= fault == DI_DISK_DAMAGED;
         if (fault == DI_DISK_DAMAGED) warn(d, path, why, "; it is a miss");
-        if (fault == DI_DISK_DAMAGED && !d->read_only) d->io->unlink(path);
+        if (fault == DI_DISK_DAMAGED && is_ours(d)) d->io->unlink(path);
     }
     if (fault != DI_DISK_SOUND) return false;
     /* The same name for other ids is a collision of hashes: an honest miss, nothing is wrong with the file. */
@@ -251,7 +273,7 @@ static void forget_missing(di_disk *d, const di_disk_load *l) {
     for (uint32_t b = 0; b <= l->block_count; b++) {
         char path[PATH_MAX];
         path_of(d, &what, 0, path);
-        if (access(path, F_OK) != 0 && errno == ENOENT) forget(d, &what);
+        if (access(path, F_OK) != 0 && is_gone(errno)) forget(d, &what);
         if (b < l->block_count) what = block_key(l->keys[b + 1]);
     }
 }
@@ -360,7 +382,7 @@ static void list_record(di_disk *d, const di_disk_file *file) {
     if (entry->file_ns > now) { /* a clock was wrong: such a record would never be old */
         char path[PATH_MAX];
         path_of(d, &entry->what, folder, path);
-        if (!d->read_only) d->io->touch(path, now);
+        if (d->lock_file >= 0) d->io->touch(path, now);
         entry->file_ns = now;
     }
     di_index_use(&d->index, entry, entry->file_ns);
@@ -368,14 +390,14 @@ static void list_record(di_disk *d, const di_disk_file *file) {
 
 static bool list_file(void *arg, const di_disk_file *file) {
     di_disk *d = arg;
-    if (file->kind == DI_FILE_TEMPORARY && !d->read_only) { /* its writer is dead: the lock is ours */
+    if (file->kind == DI_FILE_TEMPORARY && d->lock_file >= 0) { /* its writer is dead: the lock is ours */
         char path[PATH_MAX];
         if (snprintf(path, sizeof path, "%s/%s", d->root, file->path) < (int)sizeof path) d->io->unlink(path);
     }
     if (file->kind == DI_FILE_RECORD) list_record(d, file);
     serve_loads(d);
     pthread_mutex_lock(&d->mutex);
-    bool go_on = !d->stopping;
+    bool go_on = !d->stopping || d->counters.ready; /* what waits is still to be written within the budget */
     pthread_mutex_unlock(&d->mutex);
     return go_on;
 }
@@ -384,13 +406,76 @@ static void list_folder(di_disk *d) {
     di_error error = {0};
     if (di_disk_check_folder(d->root, &error) == DI_OK)
         di_disk_scan(d->root, list_file, d);
-    else if (!d->read_only) /* said already */
+    else if (d->lock_file >= 0) /* otherwise said already */
         warn(d, d->root, error.message, "");
     di_index_sort(&d->index);
     pthread_mutex_lock(&d->mutex);
     d->counters.ready = true;
     pthread_cond_broadcast(&d->change);
     pthread_mutex_unlock(&d->mutex);
+}
+
+/* ---------------------------------------------------------------- I/O thread: whose folder it is */
+
+/* Takes out of the index what is not there any more, or everything. */
+static void forget_vanished(di_disk *d, bool all) {
+    for (di_entry *next, *entry = d->index.oldest; entry; entry = next) {
+        char path[PATH_MAX];
+        next = entry->newer;
+        path_of(d, &entry->what, entry->folder, path);
+        if (!all && (access(path, F_OK) == 0 || !is_gone(errno))) continue;
+        di_index_age_remove(&d->index, entry);
+        pthread_mutex_lock(&d->mutex);
+        di_index_remove(&d->index, entry);
+        pthread_mutex_unlock(&d->mutex);
+    }
+}
+
+static void stay_read_only(di_disk *d, const char *folder, const char *why) {
+    di_log_write(d->log, DI_LOG_WARN, "cache", "nothing will be stored in %s: %s", folder, why);
+    if (d->lock_file >= 0) close(d->lock_file);
+    d->lock_file = -1;
+    d->read_only = true;
+    pthread_mutex_lock(&d->mutex);
+    d->counters.read_only = true;
+    pthread_mutex_unlock(&d->mutex);
+}
+
+/* Makes the folder and locks it. False and errno if that cannot be. */
+static bool take_folder(di_disk *d) {
+    char path[PATH_MAX];
+    lock_path(d, path);
+    if (d->lock_file >= 0) close(d->lock_file);
+    d->lock_file = -1;
+    if (mkdir(d->root, 0700) != 0 && errno != EEXIST) return false;
+    d->lock_file = di_disk_lock(path, true);
+    return d->lock_file >= 0;
+}
+
+/* Before something is written: the folder may have been removed, and somebody else may have made and locked another.
+ * What is there then is listed anew, so that the budget holds. False and errno: nothing may be written now. */
+static bool keep_folder(di_disk *d) {
+    char path[PATH_MAX];
+    lock_path(d, path);
+    bool had = d->lock_file >= 0;
+    int kept = had ? di_disk_is_locked(d->lock_file, path) : 0, error = errno;
+    if (kept > 0) return true;
+    blame(d, d->root);
+    errno = error;
+    if (kept < 0 || d->read_only) return false;
+    bool taken = take_folder(d);
+    error = errno;
+    if (!taken && error == EWOULDBLOCK) stay_read_only(d, d->root, SOMEBODY_ELSE);
+    if (taken)
+        di_log_write(d->log, DI_LOG_INFO, "cache", "%s was removed or replaced; it is locked and listed again",
+                     d->root);
+    if (had || taken) {
+        forget_vanished(d, true);
+        di_disk_scan(d->root, list_file, d);
+        di_index_sort(&d->index);
+    }
+    errno = error;
+    return taken;
 }
 
 /* ---------------------------------------------------------------- I/O thread: saving */
@@ -430,20 +515,6 @@ static bool make_space(di_disk *d, uint64_t need) {
     return true;
 }
 
-/* Takes what is not there any more out of the index: somebody removed the whole folder. */
-static void forget_vanished(di_disk *d) {
-    for (di_entry *next, *entry = d->index.oldest; entry; entry = next) {
-        char path[PATH_MAX];
-        next = entry->newer;
-        path_of(d, &entry->what, entry->folder, path);
-        if (access(path, F_OK) == 0 || errno != ENOENT) continue;
-        di_index_age_remove(&d->index, entry);
-        pthread_mutex_lock(&d->mutex);
-        di_index_remove(&d->index, entry);
-        pthread_mutex_unlock(&d->mutex);
-    }
-}
-
 /* Makes the folders of a record. */
 static bool make_folders(di_disk *d, char path[PATH_MAX]) {
     char *last = strrchr(path, '/');
@@ -451,10 +522,8 @@ static bool make_folders(di_disk *d, char path[PATH_MAX]) {
     char *before = strrchr(path, '/');
     *before = 0;
     bool made = mkdir(path, 0700) == 0, ok = made || errno == EEXIST;
-    int reason = errno;
-    if (made || !ok) forget_vanished(d);
+    if (made) forget_vanished(d, false);
     *before = '/';
-    errno = reason;
     ok = ok && (mkdir(path, 0700) == 0 || errno == EEXIST);
     *last = '/';
     return ok;
@@ -463,13 +532,23 @@ static bool make_folders(di_disk *d, char path[PATH_MAX]) {
 static bool write_record(di_disk *d, const di_disk_header *h, const int32_t *ids, const char *payload, int64_t used) {
     char path[PATH_MAX];
     path_of(d, &h->what, 0, path);
+    blame(d, path);
     /* Not synchronised: what a power failure cuts off is found by its checksum, and a cache may forget. */
     if (di_disk_write(d->io, path, h, ids, payload, used, false)) return true;
     return errno == ENOENT && make_folders(d, path) && di_disk_write(d->io, path, h, ids, payload, used, false);
 }
 
+/* The folder may be removed at any moment: then it is made again. */
+static bool write_within(di_disk *d, uint64_t bytes, const di_disk_header *h, const int32_t *ids, const char *payload,
+                         int64_t used) {
+    for (int tries = 0;; tries++) {
+        if (keep_folder(d) && make_space(d, bytes) && write_record(d, h, ids, payload, used)) return true;
+        if (errno != ENOENT || tries == 2) return false;
+    }
+}
+
 static void failed_to_write(di_disk *d, int error) {
-    if (!d->write_warned) warn(d, d->root, "cannot store: ", strerror(error));
+    if (!d->write_warned && !d->read_only) warn(d, d->blamed, "cannot store: ", strerror(error));
     d->write_warned = true;
 }
 
@@ -481,7 +560,7 @@ static bool save_record(di_disk *d, di_disk_header *h, const int32_t *ids, di_te
     h->payload_bytes = payload->length;
     uint64_t bytes = DI_DISK_HEADER + h->id_count * sizeof *ids + payload->length;
     bool fits = bytes <= d->budget; /* larger than the whole folder may be: nothing to complain about */
-    bool ok = fits && make_space(d, bytes) && write_record(d, h, ids, payload->data, used_ns);
+    bool ok = fits && write_within(d, bytes, h, ids, payload->data, used_ns);
     int error = errno;
     pthread_mutex_lock(&d->mutex);
     di_entry *entry = di_index_find(&d->index, &h->what);
@@ -560,7 +639,7 @@ static void run_save(di_disk *d, save *s) {
 static void *io_main(void *arg) {
     di_disk *d = arg;
     list_folder(d);
-    if (!d->read_only) make_space(d, 0); /* the budget may be smaller than last time */
+    if (d->lock_file >= 0) make_space(d, 0); /* the budget may be smaller than last time */
     pthread_mutex_lock(&d->mutex);
     for (;;) {
         save *s = NULL;
@@ -587,16 +666,25 @@ static void *io_main(void *arg) {
 
 /* ---------------------------------------------------------------- opening and closing */
 
-static const char *prepare_folder(di_disk *d) {
+/* Reasons that may be over with the next state. */
+static bool is_passing(int error) {
+    return error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
+static void prepare_folder(di_disk *d, const char *folder) {
     char path[PATH_MAX];
-    if (!d->root[0]) return "the path is too long";
-    snprintf(path, sizeof path, "%.3900s/lock", d->root);
-    if (mkdir(d->root, 0700) != 0 && errno != EEXIST) return strerror(errno);
-    d->lock_file = di_disk_lock(path, true);
-    if (d->lock_file < 0) return errno == EWOULDBLOCK ? "another process is writing there" : strerror(errno);
     snprintf(path, sizeof path, "%.3900s/%s", d->root, d->subfolder);
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) return strerror(errno);
-    return NULL;
+    blame(d, d->root);
+    if (d->root[0] && take_folder(d) && (mkdir(path, 0700) == 0 || errno == EEXIST)) return;
+    int error = d->root[0] ? errno : ENAMETOOLONG;
+    d->counters.failing = is_passing(error);
+    if (d->counters.failing)
+        failed_to_write(d, error);
+    else
+        stay_read_only(d, folder,
+                       !d->root[0]            ? "the path is too long"
+                       : error == EWOULDBLOCK ? SOMEBODY_ELSE
+                                              : strerror(error));
 }
 
 static void free_disk(di_disk *d) {
@@ -639,9 +727,7 @@ di_status di_disk_open(const di_disk_options *o, di_disk **disk, di_error *error
     d->saves_end = &d->saves;
     d->loads_end = &d->loads;
     init_locks(d);
-    const char *why = prepare_folder(d);
-    d->read_only = d->counters.read_only = why != NULL;
-    if (why) di_log_write(d->log, DI_LOG_WARN, "cache", "nothing will be stored in %s: %s", o->folder, why);
+    prepare_folder(d, o->folder);
     int failed = di_index_init(&d->index) ? di_thread_start(&d->thread, "di-disk", io_main, d) : ENOMEM;
     if (failed) {
         free_disk(d);
@@ -849,7 +935,10 @@ static void enqueue(di_disk *d, save *s, uint32_t dropped) {
 
 void di_disk_save(di_disk *d, uint64_t salt, const int32_t *ids, uint32_t position, int32_t decoder_low,
                   di_disk_source source, void *arg) {
-    if (d->read_only || !position) return;
+    pthread_mutex_lock(&d->mutex);
+    bool read_only = d->counters.read_only;
+    pthread_mutex_unlock(&d->mutex);
+    if (read_only || !position) return;
     save *s = calloc(1, sizeof *s);
     if (!s) return;
     *s = (save){.salt = salt, .position = position, .decoder_low = decoder_low};

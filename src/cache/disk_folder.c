@@ -12,15 +12,27 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { DEEPEST = 2 };
+enum { DEEPEST = 2, MOST_TRIES = 100 };
+
+int di_disk_is_locked(int file, const char *path) {
+    struct stat locked, there;
+    if (fstat(file, &locked) != 0) return -1;
+    if (lstat(path, &there) != 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
+    return locked.st_dev == there.st_dev && locked.st_ino == there.st_ino;
+}
 
 int di_disk_lock(const char *path, bool create) {
-    int file = open(path, O_RDWR | (create ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-    if (file < 0) return -1;
-    if (flock(file, LOCK_EX | LOCK_NB) == 0) return file;
-    int error = errno;
-    close(file);
-    errno = error;
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
+        int file = open(path, O_RDWR | (create ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        if (file < 0) return -1;
+        bool locked = flock(file, LOCK_EX | LOCK_NB) == 0;
+        int stands = locked ? di_disk_is_locked(file, path) : -1, error = errno;
+        if (stands > 0) return file;
+        close(file);
+        errno = error;
+        if (stands < 0) return -1;
+    }
+    errno = EBUSY; /* somebody does nothing but remove it */
     return -1;
 }
 

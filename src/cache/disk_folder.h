@@ -7,8 +7,11 @@
 #include "cache/disk_record.h"
 
 /* Opens `path`, a lock file, and locks it (flock, which ends with the process). The descriptor, or -1 and errno
- * (EWOULDBLOCK: another process has it). */
+ * (EWOULDBLOCK: another process has it). What is locked is what stands at `path`: a lock on a file that was removed or
+ * replaced meanwhile would keep nobody away. */
 int di_disk_lock(const char *path, bool create);
+/* Does what was locked still stand at `path`? 1, 0, or -1 and errno when that cannot be told. */
+int di_disk_is_locked(int file, const char *path);
 
 typedef enum di_disk_kind { DI_FILE_RECORD, DI_FILE_TEMPORARY, DI_FILE_UNKNOWN } di_disk_kind;
 

@@ -9,12 +9,15 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cache/disk_folder.h"
 #include "cache/disk_record.h"
 #include "support/stored.h"
 
@@ -542,6 +545,193 @@ static void records_removed_under_us_are_misses(void **state) {
     di_stored_free(&s);
 }
 
+/* ---------------------------------------------------------------- a folder that is removed while it is used */
+
+static void make_empty(const di_folder *folder) {
+    di_folder gone = *folder;
+    di_folder_delete(&gone);
+    assert_int_equal(mkdir(folder->path, 0700), 0);
+}
+
+/* A second store on the folder of the first. */
+static void start_beside(di_stored *s, const di_stored *first, di_folder *own) {
+    di_stored_init(s);
+    *own = s->folder;
+    s->folder = first->folder;
+    s->bytes = first->bytes;
+    di_stored_open(s);
+}
+
+static void free_beside(di_stored *s, const di_folder *own) {
+    di_stored_close(s);
+    s->folder = *own;
+    di_stored_free(s);
+}
+
+static void expect_counted(di_stored *s) {
+    di_stored_files files;
+    di_stored_list(&s->folder, &files);
+    assert_int_equal(di_stored_counters(s).bytes, files.bytes);
+    assert_int_equal(di_stored_counters(s).records, files.count);
+}
+
+static void a_removed_folder_is_made_again(void **state) {
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        di_stored s;
+        di_error error = {0};
+        uint64_t removed, freed, left;
+        char aside[DI_FOLDER_PATH + 8];
+        di_stored_start(&s);
+        snprintf(aside, sizeof aside, "%s-aside", s.folder.path);
+        for (uint32_t i = 0; i < 3; i++) save_number(&s, i);
+        if (how == 0) di_folder_delete(&s.folder);
+        if (how == 1) make_empty(&s.folder);
+        if (how == 2) di_folder_remove(&s.folder, "lock");
+        if (how == 3) assert_int_equal(rename(s.folder.path, aside), 0);
+        save_number(&s, 10);
+        assert_int_equal(present(&s, 3), how == 2 ? 7 : 0);
+        expect_counted(&s);
+        assert_int_equal(load_number(&s, 10), 6);
+        assert_int_equal(di_disk_trim(s.folder.path, 0, &removed, &freed, &left, &error), DI_ERR_LIMIT);
+        for (uint32_t i = 0; i < 3; i++) save_number(&s, i);
+        for (uint32_t i = 0; i < 3; i++) assert_int_equal(load_number(&s, i), 6);
+        expect_counted(&s);
+        assert_int_equal(di_stored_counters(&s).save_failures, 0);
+        assert_false(di_stored_counters(&s).failing || di_stored_counters(&s).read_only);
+        assert_int_equal(s.warnings, 0);
+        di_folder renamed = s.folder;
+        snprintf(renamed.path, sizeof renamed.path, "%.100s", aside);
+        if (how == 3) di_folder_delete(&renamed);
+        di_stored_free(&s);
+    }
+}
+
+/* Whoever made the folder again writes there, and is the only one. */
+static void a_folder_that_another_made_again_is_its_own(void **state) {
+    (void)state;
+    di_stored a, b;
+    di_folder own;
+    di_stored_init(&a);
+    a.bytes = 4 * size_of_one();
+    di_stored_open(&a);
+    save_number(&a, 0);
+    make_empty(&a.folder);
+    start_beside(&b, &a, &own);
+    assert_false(di_stored_counters(&b).read_only);
+    for (uint32_t i = 0; i < 8; i++) {
+        save_number(&b, 10 + i);
+        save_number(&a, 20 + i);
+        expect_counted(&b);
+        assert_true(di_stored_counters(&b).bytes <= b.bytes);
+    }
+    assert_true(di_stored_counters(&a).read_only);
+    assert_true(di_stored_counters(&a).save_failures > 0);
+    assert_int_equal(di_stored_counters(&a).queued, 0);
+    assert_int_equal(a.warnings, 1);
+    assert_non_null(strstr(a.last_warning, "another process is writing there"));
+    assert_int_equal(b.warnings, 0);
+    assert_int_equal(present(&a, 30), 1 << 10); /* what was there when it looked */
+    free_beside(&b, &own);
+    di_stored_free(&a);
+}
+
+/* Another made it again, wrote, and went: what it left counts. */
+static void what_others_left_there_counts(void **state) {
+    (void)state;
+    di_stored a, b;
+    di_folder own;
+    di_stored_start(&a);
+    save_number(&a, 0);
+    make_empty(&a.folder);
+    start_beside(&b, &a, &own);
+    for (uint32_t i = 10; i < 13; i++) save_number(&b, i);
+    di_stored_close(&b);
+    save_number(&a, 20);
+    expect_counted(&a);
+    assert_int_equal(di_stored_counters(&a).records, 8);
+    for (uint32_t i = 10; i < 13; i++) assert_int_equal(load_number(&a, i), 6);
+    assert_int_equal(a.warnings, 0);
+    free_beside(&b, &own);
+    di_stored_free(&a);
+}
+
+/* While the folder's own place is missing nothing can be stored; that ends by itself. */
+static void a_missing_parent_is_waited_for(void **state) {
+    (void)state;
+    di_stored s;
+    di_folder above = di_folder_new(NULL);
+    char aside[DI_FOLDER_PATH + 8];
+    di_stored_init(&s);
+    di_folder own = s.folder;
+    snprintf(aside, sizeof aside, "%s-aside", above.path);
+    snprintf(s.folder.path, sizeof s.folder.path, "%.100s/cache", above.path);
+    di_stored_open(&s);
+    save_number(&s, 0);
+    assert_int_equal(rename(above.path, aside), 0);
+    for (uint32_t i = 1; i < 4; i++) save_number(&s, i);
+    assert_int_equal(di_stored_counters(&s).records, 0);
+    assert_int_equal(di_stored_counters(&s).bytes, 0);
+    assert_true(di_stored_counters(&s).failing);
+    assert_int_equal(s.warnings, 1);
+    assert_non_null(strstr(s.last_warning, "cache: cannot store: No such file or directory"));
+    assert_int_equal(rename(aside, above.path), 0);
+    save_number(&s, 4);
+    assert_false(di_stored_counters(&s).failing);
+    assert_int_equal(load_number(&s, 0), 6); /* it came back with the folder */
+    assert_int_equal(load_number(&s, 4), 6);
+    expect_counted(&s);
+    assert_int_equal(s.warnings, 1);
+    di_stored_close(&s);
+    di_folder_delete(&above);
+    s.folder = own;
+    di_stored_free(&s);
+}
+
+/* A reason that passes keeps the store from writing only as long as it lasts. */
+static void out_of_descriptors_at_opening_passes(void **state) {
+    (void)state;
+    di_stored s;
+    struct rlimit limit;
+    di_stored_init(&s);
+    int lowest = dup(0);
+    assert_true(lowest > 0 && close(lowest) == 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const struct rlimit none = {.rlim_cur = (rlim_t)lowest, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    di_stored_open(&s);
+    save_number(&s, 0);
+    assert_true(di_stored_counters(&s).failing);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(s.warnings, 1);
+    save_number(&s, 0);
+    assert_int_equal(load_number(&s, 0), 6);
+    assert_false(di_stored_counters(&s).failing || di_stored_counters(&s).read_only);
+    assert_int_equal(s.warnings, 1);
+    di_stored_free(&s);
+}
+
+static void a_lock_is_that_of_the_path(void **state) {
+    (void)state;
+    char path[DI_FOLDER_PATH];
+    di_folder folder = di_folder_new(NULL);
+    di_folder_path(&folder, "lock", path);
+    assert_int_equal(di_disk_lock(path, false), -1);
+    int first = di_disk_lock(path, true);
+    assert_int_equal(di_disk_is_locked(first, path), 1);
+    assert_int_equal(di_disk_lock(path, true), -1);
+    assert_int_equal(errno, EWOULDBLOCK);
+    di_folder_remove(&folder, "lock");
+    assert_int_equal(di_disk_is_locked(first, path), 0);
+    int second = di_disk_lock(path, true);
+    assert_int_equal(di_disk_is_locked(first, path), 0);
+    assert_int_equal(di_disk_is_locked(second, path), 1);
+    close(first);
+    close(second);
+    assert_int_equal(di_disk_is_locked(second, path), -1);
+    di_folder_delete(&folder);
+}
+
 static void the_folder_is_private(void **state) {
     (void)state;
     di_stored s;
@@ -703,6 +893,12 @@ int main(void) {
         cmocka_unit_test(files_of_others_are_left_alone),
         cmocka_unit_test(links_and_pipes_are_not_followed),
         cmocka_unit_test(records_removed_under_us_are_misses),
+        cmocka_unit_test(a_removed_folder_is_made_again),
+        cmocka_unit_test(a_folder_that_another_made_again_is_its_own),
+        cmocka_unit_test(what_others_left_there_counts),
+        cmocka_unit_test(a_missing_parent_is_waited_for),
+        cmocka_unit_test(out_of_descriptors_at_opening_passes),
+        cmocka_unit_test(a_lock_is_that_of_the_path),
         cmocka_unit_test(the_folder_is_private),
         cmocka_unit_test(a_large_folder_is_listed_beside_the_work),
         cmocka_unit_test(loads_may_be_abandoned),
