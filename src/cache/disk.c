@@ -19,7 +19,7 @@
 #include "cache/disk_record.h"
 
 enum { LONGEST_ROOT = 3900 }; /* so that every path below it fits PATH_MAX */
-enum { MOST_WARNINGS = 20 };
+enum { MOST_WARNINGS = 20, MOST_STUCK = 8 };
 static const char SOMEBODY_ELSE[] = "another process is writing there";
 static const uint64_t DEFAULT_QUEUE = (uint64_t)64 << 20;
 /* Ages within this time are the same to a file: one system call a record and second is enough. */
@@ -222,6 +222,16 @@ static bool is_ours(const di_disk *d) {
 
 /* ---------------------------------------------------------------- I/O thread: loading */
 
+/* What stays as it is would be told with every request. */
+static bool is_first_warning(di_disk *d, const di_disk_key *what) {
+    pthread_mutex_lock(&d->mutex);
+    di_entry *entry = di_index_find(&d->index, what);
+    pthread_mutex_unlock(&d->mutex);
+    bool first = !entry || !entry->warned;
+    if (entry) entry->warned = true;
+    return first;
+}
+
 /* Reads a record and compares it with what it should be, ids included. *damaged is set when it is removed. */
 static bool load_record(di_disk *d, const di_disk_key *what, const int32_t *ids, uint32_t id_count,
                         const uint8_t fingerprint[DI_FINGERPRINT], loaded *out, int32_t *decoder_low, bool *damaged) {
@@ -241,7 +251,7 @@ static bool load_record(di_disk *d, const di_disk_key *what, const int32_t *ids,
         why = "its content belongs to another name";
     }
     if (fault == DI_DISK_UNREADABLE) {
-        warn(d, path, why, "; it is a miss");
+        if (is_first_warning(d, what)) warn(d, path, why, "; it is a miss");
     } else if (fault != DI_DISK_SOUND) {
         forget(d, what);
         *damaged |= fault == DI_DISK_DAMAGED;
@@ -496,20 +506,47 @@ static bool is_over(di_disk *d, uint64_t need) {
     return over;
 }
 
-/* Removes oldest records until `need` bytes more fit the budget. False and errno if that cannot be. */
-static bool make_space(di_disk *d, uint64_t need) {
-    while (is_over(d, need)) {
-        di_entry *oldest = d->index.oldest;
-        char path[PATH_MAX];
-        errno = ENOSPC;
-        if (!oldest) return false;
-        path_of(d, &oldest->what, oldest->folder, path);
-        if (d->io->unlink(path) != 0 && errno != ENOENT) return false;
+/* Removes the oldest record. A file that cannot be removed goes on counting, as the newest, so that it is tried again
+ * after all others; where something else took its place there is no record any more. False and errno in both cases. */
+static bool evict(di_disk *d, di_entry *oldest, const char *path) {
+    struct stat info;
+    int error = d->io->unlink(path) == 0 || is_gone(errno) ? 0 : errno;
+    if (error && (lstat(path, &info) == 0 ? S_ISREG(info.st_mode) : !is_gone(errno))) {
+        di_index_use(&d->index, oldest, next_ages(d, 1));
+    } else {
         di_index_age_remove(&d->index, oldest);
         pthread_mutex_lock(&d->mutex);
         di_index_remove(&d->index, oldest);
-        d->counters.evicted++;
+        d->counters.evicted += !error;
         pthread_mutex_unlock(&d->mutex);
+    }
+    errno = error;
+    return !error;
+}
+
+/* Removes oldest records until `need` bytes more fit the budget. False and errno if that cannot be. A record that stays
+ * does not keep the others; but where nothing can be removed, not all are tried. */
+static bool make_space(di_disk *d, uint64_t need) {
+    int stuck = 0, error = ENOSPC;
+    bool told = false;
+    while (is_over(d, need)) {
+        di_entry *oldest = d->index.oldest;
+        char path[PATH_MAX];
+        if (!oldest || stuck == MOST_STUCK) {
+            blame(d, d->root);
+            d->write_warned |= told;
+            errno = error;
+            return false;
+        }
+        bool tell = !stuck && !oldest->warned && !d->write_warned;
+        oldest->warned |= tell;
+        path_of(d, &oldest->what, oldest->folder, path);
+        if (!evict(d, oldest, path)) {
+            error = errno;
+            stuck++;
+            if (tell) warn(d, path, "it cannot be removed to make room: ", strerror(error));
+            told |= tell;
+        }
         serve_loads(d);
     }
     return true;
@@ -639,7 +676,8 @@ static void run_save(di_disk *d, save *s) {
 static void *io_main(void *arg) {
     di_disk *d = arg;
     list_folder(d);
-    if (d->lock_file >= 0) make_space(d, 0); /* the budget may be smaller than last time */
+    /* The budget may be smaller than last time. */
+    if (d->lock_file >= 0 && !make_space(d, 0)) failed_to_write(d, errno);
     pthread_mutex_lock(&d->mutex);
     for (;;) {
         save *s = NULL;

@@ -19,6 +19,7 @@ typedef struct di_entry {
     int64_t file_ns;   /* ages: modification time of the file */
     uint32_t folder;   /* 0: ours; otherwise a folder of other weights or another profile, only evicted */
     bool stored, aged; /* false: waits to be written; true: is in the list of ages */
+    bool warned;       /* I/O thread: the log names its file already */
 } di_entry;
 
 typedef struct di_stem di_stem;

@@ -244,6 +244,7 @@ static struct device {
     atomic_uint most;      /* bytes of one read or write; 0 = all */
     atomic_bool interrupt; /* every other read and write is interrupted */
     atomic_bool held;      /* writes wait */
+    char stuck[128];       /* no file whose path ends so can be opened or removed; set while the store is idle */
     atomic_bool wrong_thread;
     pthread_t owner;
 } device;
@@ -261,7 +262,15 @@ static size_t amount(size_t bytes) {
     return most && bytes > most ? most : bytes;
 }
 
+static bool is_stuck(const char *path) {
+    size_t length = strlen(path), tail = strlen(device.stuck);
+    if (!tail || length < tail || strcmp(path + length - tail, device.stuck) != 0) return false;
+    errno = EACCES;
+    return true;
+}
+
 static int device_open(const char *path, int flags, int mode) {
+    if (is_stuck(path)) return -1;
     return fails(OPEN) ? -1 : di_disk_system_io.open(path, flags, mode);
 }
 static long device_read(int file, void *to, size_t bytes) {
@@ -292,7 +301,7 @@ static int device_rename(const char *from, const char *to) {
     return fails(RENAME) ? -1 : di_disk_system_io.rename(from, to);
 }
 static int device_unlink(const char *path) {
-    return fails(UNLINK) ? -1 : di_disk_system_io.unlink(path);
+    return is_stuck(path) || fails(UNLINK) ? -1 : di_disk_system_io.unlink(path);
 }
 static int device_touch(const char *path, int64_t used_ns) {
     return fails(TOUCH) ? -1 : di_disk_system_io.touch(path, used_ns);
@@ -415,6 +424,145 @@ static void a_passing_failure_keeps_the_record(void **state) {
     }
 }
 
+static void expect_told_once(di_stored *s, uint32_t *known, const char *what) {
+    if (s->warnings != *known + 1 || !strstr(s->last_warning, what))
+        fail_msg("%u warnings, the last: %s", s->warnings - *known, s->last_warning);
+    *known = s->warnings;
+}
+
+static void expect_counted(di_stored *s) {
+    di_stored_files files;
+    di_stored_list(&s->folder, &files);
+    assert_int_equal(di_stored_counters(s).bytes, files.bytes);
+    assert_int_equal(di_stored_counters(s).records, files.count);
+    assert_true(files.bytes <= s->bytes);
+}
+
+/* The oldest record, relative to the folder: the snapshot of what was saved first. */
+static void save_oldest(di_stored *s, di_stored_files *files) {
+    s->bytes = 2000;
+    di_stored_open(s);
+    di_stored_save_walk(s, SALT, 0, 3);
+    di_stored_list(&s->folder, files);
+    assert_int_equal(files->count, 1);
+}
+
+/* It counts, and is in nobody's way; once it can be removed, it goes as others do. */
+static void a_record_that_cannot_be_removed_does_not_keep_the_others(void **state) {
+    (void)state;
+    di_stored s;
+    di_stored_files files;
+    char path[DI_FOLDER_PATH];
+    uint32_t known = 0;
+    put_on_device(&s);
+    save_oldest(&s, &files);
+    di_folder_path(&s.folder, files.paths[0], path);
+    snprintf(device.stuck, sizeof device.stuck, "%s", files.paths[0]);
+    for (uint32_t seed = 1; seed < 60; seed++) {
+        di_stored_save_walk(&s, SALT, seed, 6);
+        assert_int_equal(di_stored_load_walk(&s, SALT, seed), 6);
+        expect_counted(&s);
+    }
+    expect_told_once(&s, &known, path); /* though it was tried more than once */
+    assert_int_equal(di_stored_counters(&s).save_failures, 0);
+    assert_int_equal(access(path, F_OK), 0);
+    device.stuck[0] = 0;
+    for (uint32_t seed = 60; seed < 80; seed++) di_stored_save_walk(&s, SALT, seed, 6);
+    assert_int_equal(access(path, F_OK), -1);
+    expect_counted(&s);
+    assert_int_equal(s.warnings, known);
+    di_stored_free(&s);
+}
+
+static void what_took_the_place_of_a_record_does_not_count(void **state) {
+    (void)state;
+    di_stored s;
+    di_stored_files files;
+    char path[DI_FOLDER_PATH];
+    uint32_t known = 0;
+    put_on_device(&s);
+    save_oldest(&s, &files);
+    di_folder_path(&s.folder, files.paths[0], path);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    for (uint32_t seed = 1; seed < 20; seed++) di_stored_save_walk(&s, SALT, seed, 6);
+    expect_told_once(&s, &known, path);
+    assert_int_equal(di_stored_counters(&s).save_failures, 0);
+    expect_counted(&s);
+    di_stored_save_walk(&s, SALT, 0, 3); /* cannot come back as long as the folder stands there */
+    expect_told_once(&s, &known, path);
+    assert_true(di_stored_counters(&s).failing);
+    expect_counted(&s);
+    assert_int_equal(rmdir(path), 0);
+    di_stored_save_walk(&s, SALT, 0, 3);
+    assert_int_equal(di_stored_load_walk(&s, SALT, 0), 3);
+    assert_false(di_stored_counters(&s).failing);
+    expect_counted(&s);
+    assert_int_equal(s.warnings, known);
+    di_stored_free(&s);
+}
+
+/* Nothing can be removed: a few are tried for each record, one warning names the first, the budget holds. */
+static void a_folder_where_nothing_can_be_removed_is_one_warning(void **state) {
+    (void)state;
+    di_stored s;
+    di_stored_files files;
+    uint32_t known = 0;
+    put_on_device(&s);
+    s.bytes = 4000;
+    di_stored_open(&s);
+    for (uint32_t seed = 0; seed < 40; seed++) di_stored_save_walk(&s, SALT, seed, 3);
+    expect_counted(&s);
+    uint64_t evicted = di_stored_counters(&s).evicted;
+    assert_true(evicted > 0);
+    device.error = EROFS;
+    device.fail_to[UNLINK] = UINT32_MAX;
+    device.calls[UNLINK] = 0;
+    for (uint32_t seed = 100; seed < 130; seed++) {
+        di_stored_save_walk(&s, SALT, seed, 3);
+        expect_counted(&s);
+    }
+    expect_told_once(&s, &known, "it cannot be removed to make room: Read-only file system");
+    assert_true(device.calls[UNLINK] <= 30 * 8);
+    assert_true(di_stored_counters(&s).failing);
+    assert_int_equal(di_stored_counters(&s).evicted, evicted);
+    assert_int_equal(di_stored_counters(&s).save_failures, 30);
+    device.fail_to[UNLINK] = 0;
+    for (uint32_t seed = 100; seed < 130; seed++) di_stored_save_walk(&s, SALT, seed, 3);
+    assert_int_equal(di_stored_load_walk(&s, SALT, 129), 3);
+    assert_false(di_stored_counters(&s).failing);
+    expect_counted(&s);
+    assert_int_equal(s.warnings, known);
+    device.fail_to[UNLINK] = UINT32_MAX;
+    device.calls[UNLINK] = 0;
+    s.bytes = 1000;
+    di_stored_open(&s); /* a smaller budget that cannot be met is told without anything to be stored */
+    di_stored_idle(&s);
+    expect_told_once(&s, &known, "it cannot be removed to make room");
+    device.fail_to[UNLINK] = 0;
+    di_stored_save_walk(&s, SALT, 200, 3);
+    di_stored_list(&s.folder, &files);
+    assert_true(files.bytes <= s.bytes);
+    di_stored_free(&s);
+}
+
+/* Every request that finds it tries to read it again: only the first says so. */
+static void a_record_that_cannot_be_opened_is_named_once(void **state) {
+    (void)state;
+    di_stored s;
+    di_stored_files files;
+    uint32_t known = 0;
+    put_on_device(&s);
+    save_oldest(&s, &files);
+    snprintf(device.stuck, sizeof device.stuck, "%s", files.paths[0]);
+    for (int i = 0; i < 5; i++) assert_int_equal(di_stored_load_walk(&s, SALT, 0), 0);
+    expect_told_once(&s, &known, files.paths[0]);
+    assert_int_equal(di_stored_counters(&s).load_failures, 5);
+    device.stuck[0] = 0;
+    assert_int_equal(di_stored_load_walk(&s, SALT, 0), 3);
+    di_stored_free(&s);
+}
+
 /* ---------------------------------------------------------------- the queue */
 
 static void a_full_queue_drops_and_never_leaves_a_snapshot_alone(void **state) {
@@ -507,6 +655,10 @@ int main(void) {
         cmocka_unit_test(a_full_disk_is_one_warning),
         cmocka_unit_test(short_and_interrupted_transfers_are_completed),
         cmocka_unit_test(a_passing_failure_keeps_the_record),
+        cmocka_unit_test(a_record_that_cannot_be_removed_does_not_keep_the_others),
+        cmocka_unit_test(what_took_the_place_of_a_record_does_not_count),
+        cmocka_unit_test(a_folder_where_nothing_can_be_removed_is_one_warning),
+        cmocka_unit_test(a_record_that_cannot_be_opened_is_named_once),
         cmocka_unit_test(a_full_queue_drops_and_never_leaves_a_snapshot_alone),
         cmocka_unit_test(a_state_larger_than_the_queue_is_stored_in_turns),
         cmocka_unit_test(the_owner_does_not_wait_for_the_device),
