@@ -293,6 +293,11 @@ static uint32_t draw_all(di_disk *d, di_disk_queued *s, di_disk_source source, v
     return left;
 }
 
+/* The folder may have been listed since it was looked at: a name must not stand in the index twice. */
+static void add_name(di_disk *d, const di_disk_key *what, uint64_t bytes) {
+    if (!di_index_find(&d->index, what)) di_index_add(&d->index, what, bytes, 0);
+}
+
 /* Adds the names of what will be written. Without memory for a name the record is written all the same, and found after
  * a restart. */
 static void enqueue(di_disk *d, di_disk_queued *s, uint32_t dropped) {
@@ -300,13 +305,13 @@ static void enqueue(di_disk *d, di_disk_queued *s, uint32_t dropped) {
     for (uint32_t i = 0; i < s->block_count; i++) {
         const di_disk_part *b = &s->blocks[i];
         di_disk_key what = di_disk_block_key(s->keys[b->number + 1]);
-        di_index_add(&d->index, &what, DI_DISK_HEADER + d->page_tokens * sizeof *s->ids + b->payload.length, 0);
+        add_name(d, &what, DI_DISK_HEADER + d->page_tokens * sizeof *s->ids + b->payload.length);
         d->queued_bytes += b->payload.length;
     }
     if (s->rest.length) {
         di_disk_key what = di_disk_snapshot_key(d, s->keys, s->ids, s->position);
         uint64_t ids = s->position % d->page_tokens * sizeof *s->ids;
-        di_index_add(&d->index, &what, DI_DISK_HEADER + ids + s->rest.length, 0);
+        add_name(d, &what, DI_DISK_HEADER + ids + s->rest.length);
         d->queued_bytes += s->rest.length;
     }
     d->queued_bytes += s->overhead;

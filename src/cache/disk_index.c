@@ -110,8 +110,9 @@ void di_index_remove(di_disk_index *index, di_entry *entry) {
     free(entry);
 }
 
-void di_index_set_stored(di_disk_index *index, di_entry *entry) {
-    if (!entry->stored) index->bytes += entry->bytes;
+void di_index_set_stored(di_disk_index *index, di_entry *entry, uint64_t bytes) {
+    index->bytes += bytes - (entry->stored ? entry->bytes : 0);
+    entry->bytes = bytes;
     entry->stored = true;
 }
 

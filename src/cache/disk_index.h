@@ -41,7 +41,7 @@ void di_index_free(di_disk_index *index);
 di_entry *di_index_find(const di_disk_index *index, const di_disk_key *what);
 /* NULL when out of memory. Foreign records (folder > 0) are counted but not found. The entry waits to be written. */
 di_entry *di_index_add(di_disk_index *index, const di_disk_key *what, uint64_t bytes, uint32_t folder);
-void di_index_set_stored(di_disk_index *index, di_entry *entry);
+void di_index_set_stored(di_disk_index *index, di_entry *entry, uint64_t bytes); /* also again */
 bool di_index_is_stored(const di_disk_index *index, const di_disk_key *what);
 /* The entry must be in no list of ages any more. */
 void di_index_remove(di_disk_index *index, di_entry *entry);

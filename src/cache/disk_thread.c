@@ -261,10 +261,10 @@ static void list_record(di_disk *d, const di_disk_file *file) {
     uint32_t folder = strcmp(file->subfolder, d->subfolder) == 0 ? 0 : foreign_folder(d, file->subfolder);
     if (!folder && strcmp(file->subfolder, d->subfolder) != 0) return;
     pthread_mutex_lock(&d->mutex);
-    di_entry *entry = NULL;
-    if (folder || !di_index_find(&d->index, &file->what)) /* a queued record may have the name: it replaces the file */
-        entry = di_index_add(&d->index, &file->what, (uint64_t)file->info.st_size, folder);
-    if (entry) di_index_set_stored(&d->index, entry);
+    uint64_t bytes = (uint64_t)file->info.st_size;
+    di_entry *entry = folder ? NULL : di_index_find(&d->index, &file->what); /* queued: it will replace the file */
+    if (!entry) entry = di_index_add(&d->index, &file->what, bytes, folder);
+    if (entry) di_index_set_stored(&d->index, entry, bytes);
     pthread_mutex_unlock(&d->mutex);
     if (!entry) return;
     entry->file_ns = di_disk_file_ns(&file->info);
@@ -473,7 +473,7 @@ static bool save_record(di_disk *d, di_disk_header *h, const int32_t *ids, di_te
     pthread_mutex_lock(&d->mutex);
     di_entry *entry = di_index_find(&d->index, &h->what);
     if (ok && !entry) entry = di_index_add(&d->index, &h->what, bytes, 0);
-    if (ok && entry) di_index_set_stored(&d->index, entry);
+    if (ok && entry) di_index_set_stored(&d->index, entry, bytes);
     if (!ok && entry && !entry->stored) {
         di_index_remove(&d->index, entry);
         entry = NULL;

@@ -241,10 +241,11 @@ static struct device {
     atomic_uint calls[OPERATIONS];
     atomic_uint fail_from[OPERATIONS], fail_to[OPERATIONS]; /* calls that fail: from <= number < to */
     atomic_int error;
-    atomic_uint most;      /* bytes of one read or write; 0 = all */
-    atomic_bool interrupt; /* every other read and write is interrupted */
-    atomic_bool held;      /* writes wait */
-    char stuck[128];       /* no file whose path ends so can be opened or removed; set while the store is idle */
+    atomic_uint most;       /* bytes of one read or write; 0 = all */
+    atomic_bool interrupt;  /* every other read and write is interrupted */
+    atomic_bool held;       /* writes wait */
+    atomic_bool times_held; /* setting times waits */
+    char stuck[128];        /* no file whose path ends so can be opened or removed; set while the store is idle */
     atomic_bool wrong_thread;
     pthread_t owner;
 } device;
@@ -304,6 +305,7 @@ static int device_unlink(const char *path) {
     return is_stuck(path) || fails(UNLINK) ? -1 : di_disk_system_io.unlink(path);
 }
 static int device_touch(const char *path, int64_t used_ns) {
+    while (atomic_load(&device.times_held)) usleep(200);
     return fails(TOUCH) ? -1 : di_disk_system_io.touch(path, used_ns);
 }
 
@@ -617,6 +619,47 @@ static void a_state_larger_than_the_queue_is_stored_in_turns(void **state) {
     }
 }
 
+static void source_while_listed(void *arg, uint32_t block, di_text *out) {
+    di_stored *s = arg;
+    int32_t ids[MOST];
+    di_stored_ids(1, ids, MOST);
+    device.times_held = false;
+    assert_true(di_disk_wait_ready(s->disk, 60000));
+    di_stored_payload(SALT, ids, 22, block, out);
+}
+
+/* Between the look at what is missing and the queue, the listing of the folder finds the very same records. */
+static void a_record_that_is_listed_while_it_is_queued_counts_once(void **state) {
+    (void)state;
+    di_stored s;
+    di_stored_files files;
+    int32_t ids[MOST];
+    put_on_device(&s);
+    s.bytes = 1 << 20;
+    di_stored_open(&s);
+    di_stored_ids(1, ids, MOST);
+    di_stored_save(&s, SALT, ids, 22);
+    di_stored_close(&s);
+    di_stored_list(&s.folder, &files);
+    assert_int_equal(files.count, 6);
+    for (uint32_t f = 0; f < files.count; f++) di_stored_set_age(&s, files.paths[f], -1000); /* listing will mend it */
+    device.times_held = true;
+    di_disk_options options = {.folder = s.folder.path,
+                               .bytes = s.bytes,
+                               .digest = s.digest,
+                               .profile = s.profile,
+                               .layout = STORED_LAYOUT,
+                               .page_tokens = STORED_PAGE,
+                               .io = &device_io};
+    di_error error = {0};
+    assert_int_equal(di_disk_open(&options, &s.disk, &error), DI_OK);
+    di_disk_save(s.disk, SALT, ids, 22, 11, source_while_listed, &s);
+    di_stored_idle(&s);
+    expect_counted(&s);
+    assert_int_equal(di_stored_load(&s, SALT, ids, MOST), 22);
+    di_stored_free(&s);
+}
+
 /* What the owner does never waits for the device: it only touches memory. */
 static void the_owner_does_not_wait_for_the_device(void **state) {
     (void)state;
@@ -661,6 +704,7 @@ int main(void) {
         cmocka_unit_test(a_record_that_cannot_be_opened_is_named_once),
         cmocka_unit_test(a_full_queue_drops_and_never_leaves_a_snapshot_alone),
         cmocka_unit_test(a_state_larger_than_the_queue_is_stored_in_turns),
+        cmocka_unit_test(a_record_that_is_listed_while_it_is_queued_counts_once),
         cmocka_unit_test(the_owner_does_not_wait_for_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
