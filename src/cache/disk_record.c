@@ -141,6 +141,13 @@ static bool write_all(const di_disk_io *io, int file, const char *from, size_t b
     return true;
 }
 
+/* Whatever stands in its place (the rest of a write, a link, a pipe that would wait for a reader) is not written to. */
+static int open_new(const di_disk_io *io, const char *path) {
+    static const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+    int file = io->open(path, flags, 0600);
+    return file < 0 && errno == EEXIST && io->unlink(path) == 0 ? io->open(path, flags, 0600) : file;
+}
+
 bool di_disk_write(const di_disk_io *io, const char *path, const di_disk_header *header, const int32_t *ids,
                    const char *payload, int64_t used_ns, bool sync) {
     char bytes[DI_DISK_HEADER], temporary[PATH_MAX];
@@ -149,7 +156,7 @@ bool di_disk_write(const di_disk_io *io, const char *path, const di_disk_header 
         errno = ENAMETOOLONG;
         return false;
     }
-    int file = io->open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int file = open_new(io, temporary);
     if (file < 0) return false;
     bool ok = write_all(io, file, bytes, sizeof bytes) &&
               write_all(io, file, (const char *)ids, header->id_count * sizeof *ids) &&

@@ -518,6 +518,37 @@ static void links_and_pipes_are_not_followed(void **state) {
     di_stored_free(&s);
 }
 
+/* Where a record is made before it gets its name. */
+static void what_stands_in_the_way_of_a_write_is_replaced(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        di_stored s;
+        di_stored_files files;
+        char path[DI_FOLDER_PATH + 8];
+        di_stored_start(&s);
+        save_number(&s, 0);
+        di_stored_list(&s.folder, &files);
+        snprintf(path, sizeof path, "%s/%s", s.folder.path, files.paths[0]);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(load_number(&s, 0), 0);
+        snprintf(path, sizeof path, "%s/%s.tmp", s.folder.path, files.paths[0]);
+        if (kind == 0) assert_int_equal(symlink("/nonexistent/file", path), 0);
+        if (kind == 1) assert_int_equal(mkfifo(path, 0600), 0);
+        if (kind == 2) di_folder_write(&s.folder, path + strlen(s.folder.path) + 1, "half", 4);
+        if (kind == 3) assert_int_equal(mkdir(path, 0700), 0);
+        save_number(&s, 0);
+        assert_int_equal(load_number(&s, 0), kind == 3 ? 0 : 6);
+        assert_int_equal(s.warnings, kind == 3);
+        if (kind == 3) { /* the record is stored once it is gone */
+            assert_non_null(strstr(s.last_warning, files.paths[0]));
+            assert_int_equal(rmdir(path), 0);
+            save_number(&s, 0);
+            assert_int_equal(load_number(&s, 0), 6);
+        }
+        di_stored_free(&s);
+    }
+}
+
 static void records_removed_under_us_are_misses(void **state) {
     (void)state;
     di_stored s;
@@ -892,6 +923,7 @@ int main(void) {
         cmocka_unit_test(an_unusable_folder_is_a_warning),
         cmocka_unit_test(files_of_others_are_left_alone),
         cmocka_unit_test(links_and_pipes_are_not_followed),
+        cmocka_unit_test(what_stands_in_the_way_of_a_write_is_replaced),
         cmocka_unit_test(records_removed_under_us_are_misses),
         cmocka_unit_test(a_removed_folder_is_made_again),
         cmocka_unit_test(a_folder_that_another_made_again_is_its_own),
