@@ -114,10 +114,12 @@ typedef struct di_disk_record {
     const char *fault; /* only with check: NULL = sound */
 } di_disk_record;
 typedef bool (*di_disk_visit)(void *arg, const di_disk_record *record); /* false: stop */
-/* Visits every file of a folder but its lock. check: reads and verifies records. */
+/* Visits every file of a folder but its lock. check: reads and verifies records. A folder of records that cannot be
+ * read is an error, told when all others were visited. */
 di_status di_disk_walk(const char *folder, bool check, di_disk_visit visit, void *arg, di_error *error);
 /* Removes the rests of interrupted writes, and oldest records until the folder holds at most `bytes` of them. Refused
- * while another process has the folder locked. */
+ * while another process has the folder locked. A file that cannot be removed is an error, told when all others were
+ * seen to. */
 di_status di_disk_trim(const char *folder, uint64_t bytes, uint64_t *removed, uint64_t *freed, uint64_t *left,
                        di_error *error);
 

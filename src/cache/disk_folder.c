@@ -75,21 +75,49 @@ typedef struct scan {
     di_disk_scan_visit visit;
     void *arg;
     bool stopped;
+    di_status status;
+    di_error *error; /* the first that could not be read */
 } scan;
+
+/* "", "DIGEST-PROFILE" or "DIGEST-PROFILE/XX". */
+static bool holds_records(const char *relative) {
+    size_t length = strlen(relative);
+    if (length != 33 && length != 36) return !length;
+    return is_hex(relative, 16) && relative[16] == '-' && is_hex(relative + 17, 16) &&
+           (length == 33 || (relative[33] == '/' && is_hex(relative + 34, 2)));
+}
+
+/* What was removed meanwhile is not missed, and other people's folders need not be open to us. */
+static void cannot_read(scan *s, const char *path, const char *relative) {
+    if (errno == ENOENT || errno == ENOTDIR || s->status != DI_OK || !holds_records(relative)) return;
+    s->status = di_fail_errno(s->error, DI_ERR_IO, "cache-dir", errno, "cannot read the folder %s", path);
+}
+
+/* errno tells an end from a failure. */
+static const struct dirent *next_entry(DIR *folder) {
+    errno = 0;
+    return readdir(folder);
+}
 
 static void scan_folder(scan *s, const char *relative, int depth) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s%s%s", s->folder, relative[0] ? "/" : "", relative) >= (int)sizeof path) return;
     DIR *folder = opendir(path);
-    if (!folder) return;
+    if (!folder) {
+        cannot_read(s, path, relative);
+        return;
+    }
     const struct dirent *entry;
-    while (!s->stopped && (entry = readdir(folder))) {
+    while (!s->stopped && (entry = next_entry(folder))) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
         char below[PATH_MAX];
         di_disk_file file = {.path = below};
         int n = snprintf(below, sizeof below, "%s%s%s", relative, relative[0] ? "/" : "", entry->d_name);
         if (n >= (int)sizeof below) continue;
-        if (fstatat(dirfd(folder), entry->d_name, &file.info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+        if (fstatat(dirfd(folder), entry->d_name, &file.info, AT_SYMLINK_NOFOLLOW) != 0) {
+            cannot_read(s, path, relative);
+            continue;
+        }
         if (S_ISDIR(file.info.st_mode) && depth < DEEPEST) {
             scan_folder(s, below, depth + 1);
         } else if (S_ISREG(file.info.st_mode) && strcmp(below, "lock") != 0) {
@@ -97,12 +125,14 @@ static void scan_folder(scan *s, const char *relative, int depth) {
             s->stopped = !s->visit(s->arg, &file);
         }
     }
+    if (!s->stopped && errno) cannot_read(s, path, relative);
     closedir(folder);
 }
 
-void di_disk_scan(const char *folder, di_disk_scan_visit visit, void *arg) {
-    scan s = {.folder = folder, .visit = visit, .arg = arg};
+di_status di_disk_scan(const char *folder, di_disk_scan_visit visit, void *arg, di_error *error) {
+    scan s = {.folder = folder, .visit = visit, .arg = arg, .status = DI_OK, .error = error};
     scan_folder(&s, "", 0);
+    return s.status;
 }
 
 di_status di_disk_check_folder(const char *folder, di_error *error) {
@@ -169,7 +199,7 @@ static bool show_file(void *arg, const di_disk_file *file) {
 
 di_status di_disk_walk(const char *folder, bool check, di_disk_visit visit, void *arg, di_error *error) {
     di_status status = di_disk_check_folder(folder, error);
-    if (status == DI_OK) di_disk_scan(folder, show_file, &(show){folder, check, visit, arg});
+    if (status == DI_OK) status = di_disk_scan(folder, show_file, &(show){folder, check, visit, arg}, error);
     return status;
 }
 
@@ -248,16 +278,19 @@ di_status di_disk_trim(const char *folder, uint64_t bytes, uint64_t *removed, ui
                        folder);
     if (lock < 0) return di_fail_errno(error, DI_ERR_IO, "cache-dir", errno, "cannot lock the cache folder %s", folder);
     trim_list list = {0};
-    di_disk_scan(folder, collect, &list);
+    status = di_disk_scan(folder, collect, &list, error);
     if (list.failed) status = di_fail(error, DI_ERR_MEMORY, NULL, "out of memory for the list of records");
     if (list.count) qsort(list.entries, list.count, sizeof *list.entries, oldest_first);
     for (size_t i = 0; i < list.count; i++) {
         const trim_entry *entry = &list.entries[i];
-        if (status == DI_OK && (entry->used_ns == INT64_MIN || list.bytes - *freed > bytes)) {
-            status = remove_entry(folder, entry, error);
-            if (status == DI_OK) {
+        if (!list.failed && (entry->used_ns == INT64_MIN || list.bytes - *freed > bytes)) {
+            di_error another = {0}; /* the first is told, and keeps none of the others */
+            di_status result = remove_entry(folder, entry, status == DI_OK ? error : &another);
+            if (result == DI_OK) {
                 ++*removed;
                 *freed += entry->bytes;
+            } else if (status == DI_OK) {
+                status = result;
             }
         }
         free(entry->path);

@@ -26,8 +26,9 @@ typedef struct di_disk_file {
 } di_disk_file;
 
 typedef bool (*di_disk_scan_visit)(void *arg, const di_disk_file *file); /* false: stop */
-/* Visits every plain file but FOLDER/lock; links are not followed. The folder was seen to exist. */
-void di_disk_scan(const char *folder, di_disk_scan_visit visit, void *arg);
+/* Visits every plain file but FOLDER/lock; links are not followed. The folder was seen to exist. Fails when it, or one
+ * in which a store puts records, cannot be read: with the first, after all others were visited. */
+di_status di_disk_scan(const char *folder, di_disk_scan_visit visit, void *arg, di_error *error);
 /* Says why a folder cannot be walked. */
 di_status di_disk_check_folder(const char *folder, di_error *error);
 

@@ -292,13 +292,19 @@ static bool list_file(void *arg, const di_disk_file *file) {
     return go_on;
 }
 
+static void list_records(di_disk *d) {
+    di_error error = {0};
+    if (di_disk_scan(d->root, list_file, d, &error) != DI_OK)
+        warn(d, d->root, error.message, "; what it holds is not counted");
+    di_index_sort(&d->index);
+}
+
 static void list_folder(di_disk *d) {
     di_error error = {0};
     if (di_disk_check_folder(d->root, &error) == DI_OK)
-        di_disk_scan(d->root, list_file, d);
+        list_records(d);
     else if (d->lock_file >= 0) /* otherwise said already */
         warn(d, d->root, error.message, "");
-    di_index_sort(&d->index);
     pthread_mutex_lock(&d->mutex);
     d->counters.ready = true;
     pthread_cond_broadcast(&d->change);
@@ -361,8 +367,7 @@ static bool keep_folder(di_disk *d) {
                      d->root);
     if (had || taken) {
         forget_vanished(d, true);
-        di_disk_scan(d->root, list_file, d);
-        di_index_sort(&d->index);
+        list_records(d);
     }
     errno = error;
     return taken;

@@ -907,6 +907,56 @@ static void walking_and_trimming(void **state) {
     di_stored_free(&s);
 }
 
+/* The administrator may do everything: for a while this is nobody. */
+static bool drop_rights(void) {
+    return geteuid() == 0 && seteuid(65534) == 0;
+}
+
+/* One folder that may not be changed, then not even read: the others are seen to, and it is told. */
+static void what_may_not_be_touched_does_not_keep_the_others(void **state) {
+    (void)state;
+    di_stored s;
+    di_stored_files files, after;
+    di_error error = {0};
+    uint64_t removed, freed, left;
+    uint32_t counts[4] = {0};
+    char shut[DI_FOLDER_PATH];
+    bool dropped = drop_rights();
+    assert_true(dropped || geteuid() != 0);
+    di_stored_start(&s);
+    for (uint32_t i = 0; i < 20; i++) save_number(&s, i);
+    di_stored_close(&s);
+    di_stored_list(&s.folder, &files);
+    for (uint32_t f = 0; f < files.count; f++) di_stored_set_age(&s, files.paths[f], f == 7 ? 1000 : 100);
+    snprintf(shut, sizeof shut, "%s/%.36s", s.folder.path, files.paths[7]);
+    assert_int_equal(chmod(shut, 0500), 0);
+    assert_int_equal(di_disk_trim(s.folder.path, 0, &removed, &freed, &left, &error), DI_ERR_IO);
+    if (!strstr(error.message, files.paths[7])) fail_msg("%s", error.message);
+    di_stored_list(&s.folder, &after);
+    assert_int_equal(after.count + removed, files.count);
+    assert_int_equal(after.bytes, left);
+    assert_int_equal(left + freed, files.bytes);
+    for (uint32_t f = 0; f < after.count; f++) assert_memory_equal(after.paths[f], files.paths[7], 36);
+    di_stored_open(&s);
+    save_number(&s, 100);
+    di_stored_close(&s);
+    assert_int_equal(chmod(shut, 0), 0);
+    assert_int_equal(di_disk_walk(s.folder.path, true, count_kind, counts, &error), DI_ERR_IO);
+    if (!strstr(error.message, shut)) fail_msg("%s", error.message);
+    assert_int_equal(counts[0] + counts[1], 2);
+    assert_int_equal(s.warnings, 0);
+    di_stored_open(&s);
+    assert_int_equal(s.warnings, 1);
+    if (!strstr(s.last_warning, shut)) fail_msg("%s", s.last_warning);
+    assert_int_equal(load_number(&s, 100), 6);
+    di_stored_close(&s);
+    assert_int_equal(chmod(shut, 0700), 0);
+    assert_int_equal(di_disk_trim(s.folder.path, 0, &removed, &freed, &left, &error), DI_OK);
+    assert_int_equal(left, 0);
+    di_stored_free(&s);
+    if (dropped) assert_int_equal(seteuid(0), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fingerprints_are_blake2b),
@@ -935,6 +985,7 @@ int main(void) {
         cmocka_unit_test(a_large_folder_is_listed_beside_the_work),
         cmocka_unit_test(loads_may_be_abandoned),
         cmocka_unit_test(walking_and_trimming),
+        cmocka_unit_test(what_may_not_be_touched_does_not_keep_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
