@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import time
 
 import common
 from common import Case, NANO, environment, jsonl, run
@@ -66,6 +67,42 @@ class Cache(Case):
         finally:
             holder.communicate()
         self.assertEqual(self.generate(120)[1:], ([119], ""))
+
+    def test_a_folder_that_is_removed_meanwhile(self):
+        def ask(process, body):
+            process.stdin.write(jsonl(body).encode())
+            process.stdin.flush()
+            process.stdout.readline()
+
+        def records(folder):
+            return self.ok("cache", "list", folder, "--json").lines()[-1]["records"]
+
+        self.generate(100)
+        expected = records(self.folder)
+        command = [common.BINARY, "generate", NANO, "--json", "--cache-dir", ""]
+        other = {**request(120), "token_ids": IDS[120:0:-1]}
+        for beside in (False, True):
+            folder = self.folder.with_name(f"beside-{beside}")
+            command[-1] = str(folder)
+            first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+            ask(first, request(100))
+            while records(folder) != expected:
+                time.sleep(0.02)
+            shutil.rmtree(folder)
+            second = None
+            if beside:
+                second = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+                ask(second, request(60))
+            ask(first, other)
+            err = first.communicate()[1].decode()
+            if second:
+                self.assertEqual(second.communicate()[1], b"")
+            self.assertEqual(err.count("another process is writing there"), int(beside), err)
+            self.assertEqual(err.count("\n"), int(beside), err)
+            result = self.ok("generate", NANO, "--json", "--cache-dir", folder, stdin=jsonl(other))
+            self.assertEqual((result.lines()[0]["usage"]["cached_tokens"], result.err), (0 if beside else 119, ""))
+            self.assertGreater(records(folder), 0)
+            self.ok("cache", "trim", folder, "--cache-disk", "0")
 
     def test_a_full_disk(self):
         # A limit of the size of files stands in for a full disk.
