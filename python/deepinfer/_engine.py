@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 from . import _library
 from ._library import Error
 from ._names import nearest
-from .errors import EngineError, ParameterError
+from .errors import EngineError
 from .sampling_params import SamplingParams
 
 _WAIT_MS = 100  # how long Ctrl-C may have to wait for a call of the library
@@ -77,8 +77,6 @@ def option_text(name: str, value: Any) -> str:
     if isinstance(value, (str, os.PathLike)):
         text = os.fspath(value)
         if isinstance(text, str):
-            if "\0" in text:
-                raise ParameterError(f"{name} holds a zero character", "invalid_argument", name)
             return text
     raise TypeError(f"{name} must be a str, a number or True or False, not {type(value).__name__}")
 
@@ -112,7 +110,7 @@ def _options(given: Mapping[str, Any]) -> Any:
                 raise TypeError(f"{name!r} is not a parameter of LLM, but one of SamplingParams")
             raise TypeError(f"{name!r} is not a parameter of LLM{nearest(name, [*known, 'model'])}")
         if value is not None:
-            text = _library.text_bytes(option_text(name, value), name)
+            text = _library.c_string(option_text(name, value), name)
             pairs.append(_library.Option(known[name].encode(), text))
     return (_library.Option * max(1, len(pairs)))(*pairs), len(pairs)
 
@@ -157,7 +155,7 @@ class Engine:
 
     def _open(self, model: Optional[str], pairs: Any, count: int) -> c_void_p:
         """If Ctrl-C ended the waiting, what was opened is closed again."""
-        path = None if model is None else _library.text_bytes(model, "model")
+        path = None if model is None else _library.c_string(model, "model")
         handle, error, lock = c_void_p(), Error(), threading.Lock()
         done = abandoned = False
 

@@ -111,9 +111,7 @@ def tenant_bytes(name: str, value: Any) -> Optional[bytes]:
         return None
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
-    if "\0" in value:
-        raise ParameterError(f"{name} holds a zero character", "invalid_argument", name)
-    return _library.text_bytes(value, name)
+    return _library.c_string(value, name)
 
 
 def path_bytes(name: str, value: Any) -> bytes:

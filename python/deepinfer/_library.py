@@ -396,3 +396,11 @@ def text_bytes(value: str, name: str) -> bytes:
         raise ParameterError(
             f"{name}: character {error.start} is half of a surrogate pair, which is no text", "format", name
         ) from None
+
+
+def c_string(value: str, name: str, place: str = "") -> bytes:
+    """For what the library reads up to its first zero byte: it would see only a part of a text that holds one. Text
+    whose length goes along is text_bytes. `place` goes behind the name in the message: "[2]"."""
+    if "\0" in value:
+        raise ParameterError(f"{name}{place} holds a zero character", "invalid_argument", name)
+    return text_bytes(value, name)

@@ -78,7 +78,7 @@ def fill_sampling(
     seed = next((s for s in (params.seq_seed, params.seed, default_seed) if s is not None), None)
     sampling.has_seed, sampling.seq_seed = seed is not None, seed or 0
     if params.stop:
-        strings = [_library.text_bytes(text, "stop") for text in params.stop]
+        strings = [_library.c_string(text, "stop", f"[{i}]") for i, text in enumerate(params.stop)]
         sampling.stop, sampling.stop_count = (c_char_p * len(strings))(*strings), len(strings)
         kept.append(sampling.stop)
     if params.stop_token_ids:
@@ -97,13 +97,13 @@ def fill_sampling(
             chat.reasoning_end_token_id if chat is not None and chat.in_reasoning else None
         )
     if so_args:
-        _fill_so_args(sampling.so_args, so_args, kept)
+        _fill_so_args(sampling.so_args, so_args, "so_args" if params.so_args else "structured_outputs", kept)
 
 
-def _fill_so_args(target: _library.SoArgs, given: Any, kept: List[Any]) -> None:
-    target.schema_type = given["schema_type"].encode()
+def _fill_so_args(target: _library.SoArgs, given: Any, name: str, kept: List[Any]) -> None:
+    target.schema_type = _library.c_string(given["schema_type"], name)
     if given.get("schema") is not None:
-        target.schema = _library.text_bytes(given["schema"], "so_args")
+        target.schema = _library.c_string(given["schema"], name)
     target.trigger_required = given.get("trigger_required", False)
     triggers, bound = given.get("trigger_token_ids"), given.get("bound_token_id")
     if triggers:
@@ -229,13 +229,13 @@ class Running:
         segment = _library.Segment()
         segment.token_ids = ctypes.cast(address(job.token_ids), POINTER(c_int32))
         segment.token_count = len(job.token_ids)
-        params.id = job.request_id.encode("utf-8", "replace").replace(b"\0", b"")
         params.segments, params.segment_count = ctypes.pointer(segment), 1 if job.token_ids else 0
         params.priority, params.tenant, params.deadline_ms = job.priority, job.tenant, job.deadline_ms
         params.draft_records = job.params.draft_records
         if job.chat and job.chat.in_reasoning:
             params.stop_arm_token_id = job.chat.reasoning_end_token_id
         try:
+            params.id = _library.c_string(job.request_id, "request_id")
             fill_sampling(params.sampling, job.params, job.chat, job.default_seed, kept)
             with self.engine.use() as engine:
                 if self.engine.library.di_submit(engine, byref(params), byref(self.handle), byref(error)) == 0:

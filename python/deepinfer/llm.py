@@ -12,7 +12,7 @@ import time
 from array import array
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
-from . import _inputs
+from . import _inputs, _library
 from ._engine import Engine, ModelInfo
 from ._inputs import Message, Prompt
 from ._names import Neutral, drop_neutral
@@ -105,8 +105,9 @@ class LLM:
         speculative_config: Optional[Mapping[str, Any]] = None,
         **options: Union[str, int, float, bool, None],
     ) -> None:
-        if model is not None and not isinstance(model, (str, os.PathLike)):
-            raise TypeError(f"model must be a path, not {type(model).__name__}")
+        folder = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
+        if model is not None and not isinstance(folder, str):
+            raise TypeError(f"model must be a path, not {type(model if folder is None else folder).__name__}")
         integers = {
             "max_model_len": max_model_len,
             "max_num_seqs": max_num_seqs,
@@ -128,7 +129,7 @@ class LLM:
             "spec": _spec_of(speculative_config) if spec is None else spec,
             **drop_neutral(options, _NEUTRAL),
         }
-        self._engine = Engine(None if model is None else os.fspath(model), given)
+        self._engine = Engine(folder, given)
         self._numbers = itertools.count()
         setting = self._engine.setting
         number = setting("seed")
@@ -412,6 +413,7 @@ class LLM:
             raise TypeError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         job = self._jobs(["prompt" if messages is None else "messages"], params, priority, tenant, deadline_ms)[0]
         if request_id is not None:
+            _library.c_string(request_id, "request_id")
             job.request_id = request_id
         if messages is not None:
             self._prepare_chat(job, messages, thinking, reasoning_effort, None, continue_final_message, "messages")

@@ -77,8 +77,11 @@ def _so_args(value: Any) -> Dict[str, Any]:
     result = dict(value)
     if kind == "json" and isinstance(result.get("schema"), (Mapping, bool)):
         result["schema"] = json.dumps(result["schema"], ensure_ascii=False)
-    if kind != "json_object" and not isinstance(result.get("schema"), str):
-        raise TypeError(f"so_args['schema'] must be a str, not {type(value.get('schema')).__name__}")
+    schema = result.get("schema")
+    if not isinstance(schema, str) and (kind != "json_object" or schema is not None):
+        raise TypeError(f"so_args['schema'] must be a str, not {type(schema).__name__}")
+    if schema is not None and "\0" in schema:
+        raise _wrong("so_args", "['schema'] holds a zero character")
     if not isinstance(result.get("trigger_required", False), bool):
         raise TypeError("so_args['trigger_required'] must be a bool")
     if result.get("trigger_token_ids") is not None:

@@ -50,6 +50,7 @@ class StructuredOutputsParams:
             for i, text in enumerate(self.choice):
                 if not isinstance(text, str):
                     raise TypeError(f"structured_outputs.choice[{i}] must be a str, not {type(text).__name__}")
+        self._refuse_zeros()
         given = self._given()
         if len(given) != 1:
             names = [field.name for field in dataclasses.fields(self)]
@@ -65,6 +66,16 @@ class StructuredOutputsParams:
                 "invalid_argument",
                 "structured_outputs",
             )
+
+    def _refuse_zeros(self) -> None:
+        """A schema ends at its first zero character."""
+        texts = {name: getattr(self, name) for name in ("json", "regex", "grammar")}
+        texts.update({f"choice[{i}]": text for i, text in enumerate(self.choice or ())})
+        for name, text in texts.items():
+            if isinstance(text, str) and "\0" in text:
+                raise ParameterError(
+                    f"structured_outputs.{name} holds a zero character", "invalid_argument", "structured_outputs"
+                )
 
     def _given(self) -> Dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -2,17 +2,24 @@
 """What the Python package refuses, by name, and the objects it gives and takes."""
 
 # labels: long
+import asyncio
 import os
 import pathlib
 import pickle
 import shutil
 import tempfile
+import unittest.mock
 
 import common
 import python_case
 from python_engines import GREEDY, NANO, TINY, Engines
 
-from deepinfer import LLM, SamplingParams, StructuredOutputsParams
+from deepinfer import LLM, AsyncLLM, ParameterError, SamplingParams, StructuredOutputsParams
+
+
+class BytesPath:
+    def __fspath__(self):
+        return os.fsencode(NANO)
 
 
 class Faults(Engines):
@@ -55,6 +62,7 @@ class Faults(Engines):
             ("so_args", "json", TypeError, "mapping"),
             ("so_args", {"schema_typ": "json"}, TypeError, "schema_type"),
             ("so_args", {"schema_type": "xml", "schema": ""}, ValueError, "ebnf"),
+            ("so_args", {"schema_type": "json_object", "schema": {}}, TypeError, "so_args['schema']"),
             ("logits_hash", None, TypeError, "True or False"),
             ("include_stop_str_in_output", 1, TypeError, "True or False"),
             ("draft_records", "yes", TypeError, "True or False"),
@@ -82,6 +90,59 @@ class Faults(Engines):
         changed = SamplingParams()
         changed.top_p = 7
         self.refused(ValueError, "top_p", "top_p", self.llm.generate, "a", changed)
+
+    def test_zero_characters(self):
+        """The library would take what is before one for the whole."""
+        for name, value, says in [
+            ("stop", ["a", "b\0c"], "stop[1]"),
+            ("so_args", {"schema_type": "json", "schema": '{"const": 1}\0 '}, "so_args['schema']"),
+            ("so_args", {"schema_type": "json_object", "schema": "\0"}, "so_args['schema']"),
+            ("structured_outputs", {"json": '{"const": 1}\0 '}, "structured_outputs.json"),
+            ("structured_outputs", {"regex": "a\0b"}, "structured_outputs.regex"),
+            ("structured_outputs", {"choice": ["a", "yes\0no"]}, "structured_outputs.choice[1]"),
+            ("structured_outputs", {"grammar": 'root ::= "a" # \0 "b"'}, "structured_outputs.grammar"),
+        ]:
+            with self.subTest(name=name, value=value):
+                self.refused(ParameterError, name, says, SamplingParams, **{name: value})
+                # Parameters may be changed after they were checked.
+                params = SamplingParams(max_tokens=1)
+                with unittest.mock.patch.object(SamplingParams, "validate"):
+                    if name == "structured_outputs":
+                        value = StructuredOutputsParams(**{key: "a" if key != "choice" else ["a"] for key in value})
+                        value.json, value.regex, value.choice, value.grammar = None, "a\0b", None, None
+                    setattr(params, name, value)
+                    self.refused(ParameterError, name, "zero character", self.llm.generate, "a", params)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "state\0")
+            for param, call in [
+                ("tenant", lambda: self.llm.generate("a", GREEDY, tenant="a\0b")),
+                ("tenant", lambda: self.llm.save_state(path[:-1], [5], tenant="a\0b")),
+                ("tenant", lambda: self.llm.load_state(path[:-1], tenant="a\0b")),
+                ("path", lambda: self.llm.save_state(path, [5])),
+                ("path", lambda: self.llm.load_state(pathlib.Path(path))),
+                ("model", lambda: LLM(NANO + "\0junk")),
+                ("model", lambda: LLM(pathlib.Path(NANO + "\0junk"))),
+                ("cache_dir", lambda: LLM(NANO, cache_dir=path)),
+                ("config", lambda: LLM(NANO, config=path)),
+                ("cpu_isa", lambda: LLM(NANO, cpu_isa="scalar\0avx2")),
+                ("request_id", lambda: asyncio.run(self.with_asyncio("mine\0yours"))),
+                ("request_id", lambda: asyncio.run(self.with_asyncio("mine\ud800"))),
+            ]:
+                with self.subTest(param=param), self.assertRaises(ParameterError) as caught:
+                    call()
+                self.assertEqual(caught.exception.param, param)
+            self.assertEqual(os.listdir(folder), [])
+        # What has a length in the library keeps them.
+        tokenizer, text = self.llm.get_tokenizer(), "a\0b"
+        self.assertEqual(tokenizer.decode(tokenizer.encode(text, False)), text)
+        self.assertIn(text, self.llm.chat([{"role": "user", "content": text}], GREEDY)[0].prompt)
+        self.assertEqual(self.llm.generate(text, GREEDY)[0].prompt_token_ids[1:], tokenizer.encode(text, False))
+        messages, tools = [{"role": "user", "content": "a"}], [{"type": "function", "function": {"name": "a\0b"}}]
+        self.refused(ParameterError, "tools[0].function.name", "zero", self.llm.chat, messages, GREEDY, tools=tools)
+
+    async def with_asyncio(self, request_id):
+        async with AsyncLLM(NANO, max_model_len=64) as engine:
+            await engine.complete("a", GREEDY, request_id)
 
     def test_parameters_of_requests(self):
         generate, chat = self.llm.generate, self.llm.chat
@@ -153,6 +214,7 @@ class Faults(Engines):
             (TypeError, None, "chunk", {"chunk": [1]}),
             (ValueError, "model", "No such file", {"model": "/nowhere"}),
             (TypeError, None, "model", {"model": 5}),
+            (TypeError, None, "not bytes", {"model": BytesPath()}),
             (ValueError, "spec", "off", {"spec": "9"}),
             (ValueError, "seed", "seed", {"seed": -1}),
             (TypeError, None, "tensor_parallel_size can only be 1", {"tensor_parallel_size": 2}),
