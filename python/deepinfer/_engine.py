@@ -46,27 +46,59 @@ class ChatPrompt:
 
 
 class _State:
-    """What must be given back. Apart from the object that users hold, because that is gone by then."""
+    """The library's engine and who is in it. Apart from the object that users hold, because that is gone by the time
+    the engine is given back.
 
-    def __init__(self, library: ctypes.CDLL, handle: c_void_p) -> None:
-        self.library, self.handle = library, handle
+    A signal handler and a finalizer may come between any two steps of a thread and close() there. Therefore the locks
+    can be taken again by the thread that holds them, entering and leaving are single steps of a dict, and a thread that
+    is a user itself does not wait for the users to leave.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library, self.handle = library, c_void_p()
         self.process = os.getpid()
         self.changed = threading.Condition()
-        self.users = 0
+        self.giving_back = threading.RLock()
+        self.users: Dict[object, int] = {}  # token of a use: its thread
         self.closed = False
 
-    def close(self) -> None:
+    def enter(self, token: object) -> None:
+        """In this order: close() forbids first and looks for users then."""
+        self.users[token] = threading.get_ident()
+        if self.closed:
+            raise _closed()
+
+    def leave(self, token: object) -> None:
+        """Without enter() before it, it does nothing."""
+        with self.changed:
+            self.users.pop(token, None)
+            self.changed.notify_all()
+            last = self.closed and not self.users
+        if last:
+            self._give_back()
+
+    def close(self, wait: bool = True) -> None:
+        """Back when the engine was given back, unless this thread is one of its users or need not wait: then the last
+        user gives it back."""
+        self.closed = True
         # A child of fork() has the memory of the engine, but none of its threads: nothing can be ended there.
         if os.getpid() != self.process:
-            self.closed = True
             return
         with self.changed:
-            if self.closed:
+            if self.users and (not wait or threading.get_ident() in self.users.copy().values()):
                 return
-            self.closed = True
             while self.users:
-                self.changed.wait(1.0)
-        self.library.di_close(self.handle)
+                self.changed.wait()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        with self.giving_back:  # who comes second is back when the first has done it
+            handle, self.handle = self.handle, c_void_p()
+            self.library.di_close(handle)
+
+
+def _closed() -> EngineError:
+    return EngineError("this LLM is closed", "cancelled")
 
 
 def option_text(name: str, value: Any) -> str:
@@ -124,8 +156,10 @@ class Engine:
         self._settings = {name: self._setting(pairs, count, name) for name in _SETTINGS}
         if model is None and not self._settings["model"]:
             model = _library.embedded_model()
-        self._state = _State(self.library, self._open(model, pairs, count))
+        self._state = _State(self.library)
+        # Before there is anything to give back: an interruption may come at once.
         self._finalizer = weakref.finalize(self, self._state.close)
+        self._open(model, pairs, count)
         raw = self.library.di_engine_info(self._state.handle).contents
         self.info = ModelInfo(
             path=os.fsdecode(raw.path),
@@ -143,41 +177,36 @@ class Engine:
 
     def _setting(self, pairs: Any, count: int, name: str) -> str:
         value, error = c_void_p(), Error()
-        if self.library.di_option_value(pairs, count, name.encode(), byref(value), byref(error)):
-            _library.fail(error)
-        text = ctypes.string_at(value).decode("utf-8", "replace")
-        self.library.di_free(value)
-        return text
+        try:
+            if self.library.di_option_value(pairs, count, name.encode(), byref(value), byref(error)):
+                _library.fail(error)
+            return ctypes.string_at(value).decode("utf-8", "replace")
+        finally:
+            self.library.di_free(value)
 
     def setting(self, name: str) -> Optional[str]:
         """What an option was set to, by a parameter, a variable or a file; None where nothing is chosen."""
         return self._settings[name] or None
 
-    def _open(self, model: Optional[str], pairs: Any, count: int) -> c_void_p:
+    def _open(self, model: Optional[str], pairs: Any, count: int) -> None:
         """If Ctrl-C ended the waiting, what was opened is closed again."""
         path = None if model is None else _library.c_string(model, "model")
-        handle, error, lock = c_void_p(), Error(), threading.Lock()
-        done = abandoned = False
+        error, state = Error(), self._state
 
         def work() -> int:
-            nonlocal done
-            status: int = self.library.di_open(path, pairs, count, byref(handle), byref(error))
-            with lock:
-                done = True
-                if abandoned:
-                    self.library.di_close(handle)
-            return status
+            token = object()
+            try:
+                state.enter(token)
+                return int(self.library.di_open(path, pairs, count, byref(state.handle), byref(error)))
+            finally:
+                state.leave(token)
 
         def abandon() -> None:
-            nonlocal abandoned
-            with lock:
-                abandoned = True
-                if done:
-                    self.library.di_close(handle)
+            self._finalizer.detach()  # it would wait
+            state.close(wait=False)
 
         if _aside("deepinfer-open", work, abandon):
             _library.fail(error)
-        return handle
 
     # ------------------------------------------------------------------------------------------------ guards
 
@@ -191,7 +220,7 @@ class Engine:
                 "unsupported",
             )
         if self._state.closed:
-            raise EngineError("this LLM is closed", "cancelled")
+            raise _closed()
 
     @property
     def foreign(self) -> bool:
@@ -206,47 +235,38 @@ class Engine:
     def use(self) -> Iterator[c_void_p]:
         """The handle; it stays open meanwhile."""
         self.check()
-        state = self._state
-        with state.changed:
-            if state.closed:
-                raise EngineError("this LLM is closed", "cancelled")
-            state.users += 1
+        state, token = self._state, object()
         try:
+            state.enter(token)
             yield state.handle
         finally:
-            with state.changed:
-                state.users -= 1
-                state.changed.notify_all()
+            state.leave(token)
 
     def close(self) -> None:
         self._state.close()
-        self._finalizer.detach()
 
     # -------------------------------------------------------------------------------------------------- text
 
     def tokenize(self, text: str, control: bool = False, name: str = "text") -> "array[int]":
         data = _library.text_bytes(text, name)
         ids, count, error = ctypes.POINTER(c_int32)(), c_size_t(), Error()
-        with self.use() as handle:
-            if self.library.di_tokenize(handle, data, len(data), control, byref(ids), byref(count), byref(error)):
-                _library.fail(error)
-        return self._take_ids(ids, count.value)
-
-    def _take_ids(self, ids: Any, count: int) -> "array[int]":
-        taken = array("i")
-        if ids:
-            taken.frombytes(ctypes.string_at(ids, 4 * count))
+        try:
+            with self.use() as handle:
+                if self.library.di_tokenize(handle, data, len(data), control, byref(ids), byref(count), byref(error)):
+                    _library.fail(error)
+            return _copied(ids, count.value)
+        finally:
             self.library.di_free(ids)
-        return taken
 
     def detokenize(self, ids: "array[int]") -> bytes:
         text, length, error = c_void_p(), c_size_t(), Error()
-        with self.use() as handle:
-            if self.library.di_detokenize(handle, address(ids), len(ids), byref(text), byref(length), byref(error)):
-                _library.fail(error)
-        data = ctypes.string_at(text, length.value)
-        self.library.di_free(text)
-        return data
+        try:
+            with self.use() as handle:
+                if self.library.di_detokenize(handle, address(ids), len(ids), byref(text), byref(length), byref(error)):
+                    _library.fail(error)
+            return ctypes.string_at(text, length.value)
+        finally:
+            self.library.di_free(text)
 
     def spelling(self, token_id: int) -> Optional[str]:
         """Text of one token; parts of characters are U+FFFD."""
@@ -259,15 +279,18 @@ class Engine:
 
     def render_chat(self, conversation: bytes) -> ChatPrompt:
         prompt, error = _library.ChatPrompt(), Error()
-        with self.use() as handle:
-            if self.library.di_render_chat(handle, conversation, len(conversation), byref(prompt), byref(error)):
-                _library.fail(error)
-        return ChatPrompt(
-            self._take_ids(prompt.token_ids, prompt.token_count),
-            prompt.in_reasoning,
-            prompt.continued,
-            prompt.reasoning_end_token_id,
-        )
+        try:
+            with self.use() as handle:
+                if self.library.di_render_chat(handle, conversation, len(conversation), byref(prompt), byref(error)):
+                    _library.fail(error)
+            return ChatPrompt(
+                _copied(prompt.token_ids, prompt.token_count),
+                prompt.in_reasoning,
+                prompt.continued,
+                prompt.reasoning_end_token_id,
+            )
+        finally:
+            self.library.di_free(prompt.token_ids)
 
     # ------------------------------------------------------------------------------------------------- states
 
@@ -353,6 +376,7 @@ class Engine:
             if failed:
                 raise failed[0]
             if status:
+                self.check()  # closed meanwhile?
                 _library.fail(error)
         finally:
             failed.clear()
@@ -371,8 +395,8 @@ def _aside(name: str, work: Callable[[], int], abandon: Callable[[], None]) -> i
             failed.append(problem)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
     try:
+        thread.start()
         while thread.is_alive():
             thread.join(_WAIT_MS / 1000)
         if failed:
@@ -383,6 +407,13 @@ def _aside(name: str, work: Callable[[], int], abandon: Callable[[], None]) -> i
         raise
     finally:
         failed.clear()
+
+
+def _copied(ids: Any, count: int) -> "array[int]":
+    taken = array("i")
+    if ids:
+        taken.frombytes(ctypes.string_at(ids, 4 * count))
+    return taken
 
 
 def address(ids: "array[int]") -> int:

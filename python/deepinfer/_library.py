@@ -327,13 +327,15 @@ def _check_layout(library: ctypes.CDLL) -> None:
         )
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler that loads may interrupt a load
 _loaded: Optional[ctypes.CDLL] = None
 
 
 def load() -> ctypes.CDLL:
     """The library, checked. The same object every time."""
     global _loaded
+    if _loaded is not None:
+        return _loaded
     with _lock:
         if _loaded is None:
             library = _open_library()
