@@ -196,7 +196,14 @@ class _Sample:
 
 
 class Running:
-    """A request from submission to its end. One thread takes its events; any thread may look at the output."""
+    """A request from submission to its end. One thread takes its events; any thread may look at the output, cancel the
+    request and end it.
+
+    Two threads must not be in the library with one handle, and the text of an event lies there until the next call. So
+    whoever submits or takes is `_busy` meanwhile; free() of another thread, or of a signal handler that came between,
+    then cancels only, and the busy one frees the handle when it is back. One side sets `_busy` before it looks at
+    `done`, the other `done` before it looks at `_busy`: no order of their steps has a handle freed in use.
+    """
 
     def __init__(self, engine: Engine, job: Job, keep_pieces: bool = False) -> None:
         self.engine, self.job = engine, job
@@ -213,11 +220,26 @@ class Running:
         self.usage = Usage()
         self.metrics = RequestMetrics()
         self._lock = threading.RLock()
+        self._busy = False
         self._event: Any = None  # only while it runs: it is large, and a batch may be long
         self._next = engine.library.di_request_next
 
     def submit(self) -> bool:
         """False when the engine's queue is full. On failure the request is done."""
+        mine = False
+        try:
+            with self._lock:
+                if self._busy:
+                    return True
+                mine = self._busy = True
+            return True if self.done or self.handle else self._submit()
+        finally:
+            if mine:
+                self._busy = False
+                if self.done:
+                    self._release()
+
+    def _submit(self) -> bool:
         if self.was_cancelled:
             self.fail(EngineError("the request was cancelled before it began", "cancelled"))
             return True
@@ -239,6 +261,8 @@ class Running:
             fill_sampling(params.sampling, job.params, job.chat, job.default_seed, kept)
             with self.engine.use() as engine:
                 if self.engine.library.di_submit(engine, byref(params), byref(self.handle), byref(error)) == 0:
+                    if self.was_cancelled:  # meanwhile
+                        self._cancel()
                     return True
             failure = self._failure(error)
             if getattr(failure, "code", "") == "queue_full":
@@ -260,13 +284,37 @@ class Running:
     def fail(self, failure: Exception) -> None:
         self.failure, self.done = failure, True
 
-    def take(self, timeout_ms: int) -> bool:
-        """Takes one event; False when none came in time."""
-        event = self._event
-        if self.done or not self._next(self.handle, timeout_ms, byref(event)):
-            return False
+    def take(self, timeout_ms: int, every: bool = False) -> bool:
+        """Takes one event, or all that there are; False when none came in time."""
+        mine = took = False
+        try:
+            with self._lock:
+                if self._busy:
+                    return False
+                mine = self._busy = True
+            event = self._event
+            while not self.done and self._next(self.handle, timeout_ms, byref(event)):
+                took = True
+                self._take(event)
+                if not every:
+                    break
+                timeout_ms = 0
+        except Exception as problem:  # the engine was closed by another thread, for instance
+            took = True
+            if not self.done:
+                self.fail(problem)
+        finally:
+            if mine:
+                self._busy = False
+                if self.done:
+                    self._release()
+        return took
+
+    def _take(self, event: Any) -> None:
         kind = event.kind
         with self._lock:
+            if self.done:  # ended by another thread
+                return
             if kind == _library.EVENT_TOKEN:
                 self._take_token(event)
             elif kind == _library.EVENT_PROMPT_TOKEN:
@@ -276,15 +324,6 @@ class Running:
                 self._take_finish(event)
             else:
                 self._take_summary(event)
-        return True
-
-    def drain(self) -> bool:
-        """Takes all events there are; False when there were none."""
-        if not self.take(0):
-            return False
-        while self.take(0):
-            pass
-        return True
 
     @staticmethod
     def _text(event: Any) -> str:
@@ -362,10 +401,9 @@ class Running:
         self.metrics = RequestMetrics(timings.queue_ms, timings.prefill_ms, timings.first_token_ms, timings.total_ms)
         if event.kind != _library.EVENT_DONE:
             return
-        self.done = True
         if event.status:
             self.failure = self._failure(event.error)
-        self.free()
+        self.done = True
 
     @staticmethod
     def _add(sample: _Sample, text: str, reasoning: str) -> None:
@@ -384,6 +422,8 @@ class Running:
         return entries
 
     def output(self) -> RequestOutput:
+        if self.engine.foreign:  # nothing changes there, and the lock may be one of a thread that is not there
+            return self._output()
         with self._lock:
             return self._output()
 
@@ -408,17 +448,33 @@ class Running:
 
     def cancel(self) -> None:
         """Ends the request at the engine's next step; its last events follow. Any thread."""
+        self.was_cancelled = True
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self.engine.foreign:
+            return
         with self._lock:
-            self.was_cancelled = True
-            if self.handle.value and not self.engine.foreign:
+            if self.handle:
                 self.engine.library.di_request_cancel(self.handle)
 
     def free(self) -> None:
-        """Cancels what still runs and frees the handle."""
+        """Cancels what still runs and frees the handle: now, or when the thread that is busy with it is back."""
+        self.done = True
+        if self.engine.foreign:
+            return
         with self._lock:
-            self.done, self._event = True, None
-            if self.handle.value and not self.engine.foreign:
-                handle, self.handle = self.handle, c_void_p()
+            if self._busy:
+                self._cancel()
+            else:
+                self._release()
+
+    def _release(self) -> None:
+        if self.engine.foreign:
+            return
+        with self._lock:
+            handle, self.handle, self._event = self.handle, c_void_p(), None
+            if handle:
                 self.engine.library.di_request_free(handle)
 
     def __del__(self) -> None:
@@ -466,7 +522,7 @@ class Runner:
         lead = self._lead if self._lead is not None and not self._lead.done else self.active[0]
         moved = lead.take(0 if changed else timeout_ms)
         for running in self.active:
-            if running.drain() or (running is lead and moved):
+            if running.take(0, every=True) or (running is lead and moved):
                 changed.append(running)
         self._lead = next((r for r in changed if not r.done), None)
         if any(running.done for running in changed):

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import threading
 import time
 from array import array
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union
@@ -18,7 +19,7 @@ from ._inputs import Message, Prompt
 from ._names import Neutral, drop_neutral
 from ._progress import Progress
 from ._requests import Job, Runner, Running
-from .errors import ParameterError
+from .errors import EngineError, ParameterError
 from .outputs import RequestOutput, ScoreOutput, StreamOutput
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
@@ -470,12 +471,14 @@ class LLM:
 class Stream(Iterator[StreamOutput]):
     """Iterator over what is new in one request. Leaving it early (close, or the end of a with block) cancels it.
 
-    `output` is the request as far as it is known; complete once the iterator has ended.
+    `output` is the request as far as it is known; complete once the iterator has ended. Several threads may share a
+    stream, each piece goes to one of them; any thread may close it. An interruption ends it: a piece could be lost.
     """
 
     def __init__(self, running: Running) -> None:
         self._running = running
-        self._submitted = False
+        self._turn = threading.RLock()
+        self._reading = False
 
     @property
     def output(self) -> RequestOutput:
@@ -485,6 +488,21 @@ class Stream(Iterator[StreamOutput]):
         return self
 
     def __next__(self) -> StreamOutput:
+        if self._running.engine.foreign:  # who holds the lock may not be there
+            self._running.engine.check()
+        with self._turn:
+            if self._reading:  # in a signal handler
+                raise EngineError("this stream is being read by what was interrupted", "unsupported")
+            try:
+                self._reading = True
+                return self._read()
+            except BaseException:
+                self._running.free()
+                raise
+            finally:
+                self._reading = False
+
+    def _read(self) -> StreamOutput:
         running = self._running
         pieces = running.pieces
         assert pieces is not None
@@ -495,12 +513,10 @@ class Stream(Iterator[StreamOutput]):
                     failure, running.failure = running.failure, None
                     raise failure
                 raise StopIteration
-            if not self._submitted:
-                self._submitted = running.submit()
-                if not self._submitted:
-                    time.sleep(_WAIT_MS / 1000)
-            else:
+            if running.handle:
                 running.take(_WAIT_MS)
+            elif not running.submit():
+                time.sleep(_WAIT_MS / 1000)
         return pieces.popleft()
 
     def close(self) -> None:

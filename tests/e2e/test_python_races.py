@@ -10,9 +10,12 @@ import threading
 from unittest import mock
 
 import common
-from python_engines import NANO
+import python_case
+from python_engines import GREEDY, NANO
 
-from deepinfer import LLM, EngineError, _engine, _library
+from deepinfer import LLM, EngineError, SamplingParams, _engine, _library
+
+LONG = SamplingParams(max_tokens=400, ignore_eos=True)
 
 
 def elsewhere(work):
@@ -77,6 +80,113 @@ class Races(common.Case):
 
     def count(self, name):
         return self.calls.count(name)
+
+
+class Requests(Races):
+    def setUp(self):
+        super().setUp()
+        self.llm = LLM(NANO, max_model_len=512)
+        self.addCleanup(self.llm.close)
+
+    def only_cancels(self, close):
+        close()
+        self.assertEqual((self.count("di_request_cancel"), self.count("di_request_free")), (1, 0))
+
+    def ended(self, stream):
+        self.assertEqual(list(stream), [])
+        self.assertEqual(self.count("di_request_free"), 1)
+        self.assertFalse(stream._running.handle)
+
+    def test_closed_by_another_thread_while_an_event_is_taken(self):
+        self.replace_once("di_request_next", lambda: elsewhere(lambda: self.only_cancels(stream.close)))
+        stream = self.llm.stream("Hello", LONG)
+        self.ended(stream)
+        stream.close()
+        self.assertEqual(self.count("di_request_free"), 1)
+
+    def test_closed_by_another_thread_while_it_is_submitted(self):
+        self.replace_once("di_submit", lambda: elsewhere(stream.close), before=True)
+        stream = self.llm.stream("Hello", LONG)
+        self.ended(stream)
+
+    def test_cancelled_by_another_thread_while_it_is_submitted(self):
+        self.replace_once("di_submit", lambda: elsewhere(stream._running.cancel), before=True)
+        stream = self.llm.stream("Hello", LONG)
+        with self.assertRaises(EngineError) as caught:
+            list(stream)
+        self.assertEqual(caught.exception.code, "cancelled")
+
+    def test_closed_by_a_signal_handler(self):
+        for name in ("di_request_next", "di_submit"):
+            with self.subTest(name):
+                self.calls.clear()
+                self.replace_once(name, self.handler(lambda: self.only_cancels(stream.close)))
+                stream = self.llm.stream("Hello", LONG)
+                self.ended(stream)
+
+    def test_read_by_a_signal_handler(self):
+        self.replace_once("di_request_next", self.handler(lambda: next(stream)))
+        stream = self.llm.stream("Hello", LONG)
+        self.assertRaisesRegex(EngineError, "being read", next, stream)
+        self.ended(stream)
+
+    def test_two_readers_take_turns(self):
+        inside, both, second = [], [], threading.Event()
+
+        def work(real, *given):
+            inside.append(threading.get_ident())
+            if len(inside) > 1:
+                both.append(True)
+                second.set()
+            second.wait(0.2)  # who waits for its turn does not come
+            second.set()
+            result = real(*given)
+            inside.pop()
+            return result
+
+        self.replace("di_request_next", work)
+        params = SamplingParams(max_tokens=40, ignore_eos=True, seed=1)
+        stream, pieces = self.llm.stream("Hello", params), []
+        threads = [threading.Thread(target=lambda: pieces.extend(stream), daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        self.assertEqual(both, [])
+        self.assertEqual(sum(len(p.token_ids) for p in pieces), 40)
+
+    def test_the_engine_closed_by_another_thread_while_an_event_is_taken(self):
+        self.replace_once("di_request_next", lambda: elsewhere(self.llm.close))
+        self.assertRaisesRegex(EngineError, "closed|cancelled", self.llm.generate, "Hello", SamplingParams(logprobs=3))
+        self.assertEqual((self.count("di_request_free"), self.count("di_close")), (1, 1))
+
+    def interrupted(self, name, call):
+        def interrupt():
+            raise KeyboardInterrupt
+
+        self.calls.clear()
+        self.replace_once(name, interrupt)
+        self.assertRaises(KeyboardInterrupt, call)
+
+    def test_an_interruption_behind_a_call_loses_nothing(self):
+        for name in ("di_submit", "di_request_next"):
+            stream = self.llm.stream("Hello", LONG)
+            self.interrupted(name, lambda: self.llm.generate("Hello", LONG))
+            self.assertEqual(self.count("di_request_free"), 1)
+            stream = self.llm.stream("Hello", LONG)
+            stream._running._next = lambda *given: self.library.di_request_next(*given)
+            self.interrupted(name, lambda: next(stream))
+            self.ended(stream)
+        messages = [{"role": "user", "content": "a"}]
+        tokenizer = self.llm.get_tokenizer()
+        for name, call in (
+            ("di_tokenize", lambda: tokenizer.encode("Hello")),
+            ("di_detokenize", lambda: tokenizer.decode([5])),
+            ("di_render_chat", lambda: tokenizer.apply_chat_template(messages)),
+        ):
+            self.interrupted(name, call)
+            self.assertEqual(self.calls, ["di_free"])
+        self.assertEqual(len(self.llm.generate("Hello", GREEDY)[0].outputs[0].token_ids), 8)
 
 
 class Closing(Races):
@@ -209,6 +319,64 @@ class Closing(Races):
         self.assertEqual(self.count("di_close"), 0)
         go_on.set()
         self.assertTrue(closed.wait(30))
+
+
+class Processes(common.Case):
+    def test_a_lock_that_was_held_at_the_fork(self):
+        code = """
+import os, signal, sys, threading
+from deepinfer import LLM, SamplingParams
+llm = LLM(sys.argv[1], max_model_len=64)
+stream = llm.stream("Hello", SamplingParams(max_tokens=40, ignore_eos=True))
+next(stream)
+held, go_on = threading.Event(), threading.Event()
+def hold():
+    with stream._turn, stream._running._lock, llm._engine._state.changed, llm._engine._state.giving_back:
+        held.set()
+        go_on.wait(60)
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait(60)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        next(stream)
+    except RuntimeError as error:
+        print("fork" in str(error), len(stream.output.outputs))
+    stream._running.cancel()
+    stream.close()
+    llm.close()
+    del stream, llm
+    sys.stdout.flush()
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+go_on.set()
+thread.join()
+"""
+        done = python_case.python(code, NANO)
+        self.assertEqual(done.stdout, "True 1\n0\n", done.stderr)
+
+    def test_the_end_of_the_interpreter(self):
+        code = """
+import asyncio, builtins, gc, sys
+from deepinfer import LLM, AsyncLLM, SamplingParams
+gc.disable()
+long = SamplingParams(max_tokens=100000, ignore_eos=True)
+llm = LLM(sys.argv[1])
+one, two, three = (llm.stream("a", long) for _ in range(3))
+for stream in (one, two, three):
+    next(stream)
+builtins.kept, two.itself, sys.kept = one, two, three
+builtins.engine = AsyncLLM(sys.argv[1])
+async def work():
+    asyncio.ensure_future(builtins.engine.complete("a", long))
+    async for _ in builtins.engine.stream("a", long):
+        break
+asyncio.run(work())
+"""
+        done = python_case.python(code, NANO)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
 
 
 if __name__ == "__main__":
