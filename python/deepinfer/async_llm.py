@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import threading
-from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence, TypeVar
+from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from ._inputs import Message, Prompt
 from ._requests import Runner, Running
@@ -30,59 +31,68 @@ class _Watched:
 
 
 class _Carrier(threading.Thread):
-    """Owns the runner. Requests come in and cancellations too; the coroutines are woken when there is news."""
+    """Owns the runner. Requests come in and cancellations too; the coroutines are woken when there is news.
+
+    Orders come by a SimpleQueue, which holds no lock that a signal handler, a finalizer or the end of the interpreter
+    could find taken.
+    """
 
     def __init__(self, window: int) -> None:
         super().__init__(name="deepinfer-events", daemon=True)
-        self.wake = threading.Condition()
-        self.arrived: List[_Watched] = []
-        self.left: List[_Watched] = []
-        self.stopping = False
-        self.window = window
+        # (request, True) begins it, (request, False) drops it, None ends the thread.
+        self.orders: "queue.SimpleQueue[Optional[Tuple[_Watched, bool]]]" = queue.SimpleQueue()
+        self.ended = False
+        self.runner = Runner(window)
+        self.known: Dict[int, _Watched] = {}
 
     def put(self, watched: _Watched) -> None:
-        with self.wake:
-            if self.stopping:
-                raise _closed()
-            self.arrived.append(watched)
-            self.wake.notify()
+        self.orders.put((watched, True))
+        if self.ended:  # looked at behind the put, as the thread looks for orders once more behind the end
+            raise _closed()
 
     def drop(self, watched: _Watched) -> None:
-        with self.wake:
-            self.left.append(watched)
-            self.wake.notify()
+        self.orders.put((watched, False))
 
     def stop(self) -> None:
-        with self.wake:
-            self.stopping = True
-            self.wake.notify()
+        self.orders.put(None)
 
     def run(self) -> None:
-        runner = Runner(self.window)
-        known: Dict[int, _Watched] = {}
+        reason: Exception = _closed()
+        try:
+            while self._obey(wait=not self.runner):
+                changed = self.runner.step(_WAIT_MS)
+                self._tell([self.known[id(running)] for running in changed])
+                for running in changed:
+                    if running.done:
+                        self.known.pop(id(running), None)
+        except Exception as problem:  # who waits must hear of it
+            reason = problem
+        self.ended = True
+        while not self._obey(wait=False):
+            pass
+        left = list(self.known.values())
+        for watched in left:  # before they count as done: who wakes meanwhile must find the reason
+            watched.running.fail(reason)
+        self.runner.cancel()
+        self._tell(left)
+
+    def _obey(self, wait: bool) -> bool:
+        """All orders there are; one is waited for if wanted. False: the thread ends."""
         while True:
-            with self.wake:
-                while not (self.arrived or self.left or self.stopping or runner):
-                    self.wake.wait()
-                arrived, left, stopping = self.arrived, self.left, self.stopping
-                self.arrived, self.left = [], []
-            for watched in arrived:
-                known[id(watched.running)] = watched
-                runner.add(watched.running)
-            for watched in left:
-                known.pop(id(watched.running), None)
-                runner.remove(watched.running)
-            if stopping:
-                break
-            changed = runner.step(_WAIT_MS)
-            self._tell([known[id(running)] for running in changed])
-            for running in changed:
-                if running.done:
-                    known.pop(id(running), None)
-        for watched in known.values():  # before they count as done: who wakes meanwhile must find the reason
-            watched.running.fail(_closed())
-        runner.cancel()
-        self._tell(list(known.values()))
+            try:
+                order = self.orders.get(block=wait)
+            except queue.Empty:
+                return True
+            if order is None:
+                return False
+            wait = False
+            watched, wanted = order
+            if wanted:
+                self.known[id(watched.running)] = watched
+                self.runner.add(watched.running)
+            else:
+                self.known.pop(id(watched.running), None)
+                self.runner.remove(watched.running)
 
     @staticmethod
     def _tell(watched: Sequence[_Watched]) -> None:
@@ -112,7 +122,7 @@ class AsyncLLM:
 
     def __init__(self, model: Any = None, **options: Any) -> None:
         self._llm = LLM(model, **options)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # close() may be called by a signal handler
         self._carrier: Optional[_Carrier] = None
         self._closed = False
         self._by_id: Dict[str, _Watched] = {}
@@ -248,19 +258,23 @@ class AsyncLLM:
             if self._closed:
                 raise _closed()
             if self._carrier is None:
-                self._carrier = _Carrier(self._llm._window)
-                self._carrier.start()
+                carrier = _Carrier(self._llm._window)
+                carrier.start()
+                self._carrier = carrier
             return self._carrier
 
     # ---------------------------------------------------------------------------------------------------- life
 
     def close(self) -> None:
         """Cancels all requests and gives everything back; blocks until that is done."""
-        with self._lock:
-            carrier, self._carrier, self._closed = self._carrier, None, True
-        if carrier is not None and not self._llm._engine.foreign:
-            carrier.stop()
-            carrier.join()
+        self._closed = True
+        if not self._llm._engine.foreign:  # a child of fork() has neither the thread nor perhaps who holds the lock
+            with self._lock:
+                carrier, self._carrier = self._carrier, None
+            if carrier is not None:
+                carrier.stop()
+                if carrier is not threading.current_thread():  # a finalizer may run there
+                    carrier.join()
         self._llm.close()
 
     async def __aenter__(self) -> "AsyncLLM":

@@ -3,6 +3,7 @@
 made certain: a function of the library is replaced by one that does the other thing in the middle of the call."""
 
 # labels: long
+import asyncio
 import contextlib
 import gc
 import signal
@@ -13,7 +14,8 @@ import common
 import python_case
 from python_engines import GREEDY, NANO
 
-from deepinfer import LLM, EngineError, SamplingParams, _engine, _library
+from deepinfer import LLM, AsyncLLM, EngineError, SamplingParams, _engine, _library
+from deepinfer._requests import Runner
 
 LONG = SamplingParams(max_tokens=400, ignore_eos=True)
 
@@ -319,6 +321,77 @@ class Closing(Races):
         self.assertEqual(self.count("di_close"), 0)
         go_on.set()
         self.assertTrue(closed.wait(30))
+
+
+class Asyncio(Races):
+    def run_async(self, work):
+        async def main():
+            async with await AsyncLLM.open(NANO, max_model_len=512) as engine:
+                return await asyncio.wait_for(work(engine), 30)
+
+        return asyncio.run(main())
+
+    def test_the_engine_closed_while_an_event_is_taken(self):
+        for form in ("complete", "generate", "stream"):
+
+            async def work(engine):
+                self.replace_once("di_request_next", lambda: elsewhere(engine.llm.close))
+                with self.assertRaisesRegex(EngineError, "closed|cancelled"):
+                    params = SamplingParams(max_tokens=400, ignore_eos=True, logprobs=3)
+                    if form == "complete":
+                        await engine.complete("Hello", params)
+                    else:
+                        async for _ in getattr(engine, form)("Hello", params):
+                            pass
+
+            with self.subTest(form):
+                self.calls.clear()
+                self.run_async(work)
+                self.assertEqual((self.count("di_request_free"), self.count("di_close")), (1, 1))
+
+    def test_a_fault_of_the_thread_reaches_those_who_wait(self):
+        async def work(engine):
+            with mock.patch.object(Runner, "step", side_effect=ValueError("broken")):
+                for result in await asyncio.gather(*[engine.complete("Hello", LONG) for _ in range(3)], return_exceptions=True):
+                    self.assertIsInstance(result, (ValueError, EngineError))  # who comes behind its end finds it closed
+                with self.assertRaisesRegex(EngineError, "closed"):
+                    await engine.complete("Hello", LONG)
+
+        self.run_async(work)
+
+    def test_closed_by_a_signal_handler(self):
+        """Wherever it comes in the main thread, nothing that close() waits for waits for the main thread."""
+        for name in ("setdefault", "start", "put"):
+            engine = AsyncLLM(NANO, max_model_len=64)
+            close = self.handler(engine.close)
+
+            async def work():
+                if name == "setdefault":
+                    with engine._lock:
+                        close()
+                elif name == "start":
+                    before = engine._llm._engine.check
+                    engine._llm._engine.check = lambda: (before(), close() if engine._lock._is_owned() else None)
+                else:
+                    engine._by_id = mock.MagicMock()
+                    engine._by_id.setdefault.side_effect = lambda _, watched: (close(), watched)[1]
+                with self.assertRaisesRegex(EngineError, "closed"):
+                    await asyncio.wait_for(engine.complete("Hello", LONG), 30)
+
+            with self.subTest(name):
+                asyncio.run(work())
+
+    def test_put_behind_the_end(self):
+        """An order is either obeyed or refused, also when the thread ends between the look and the put."""
+        engine = AsyncLLM(NANO, max_model_len=64)
+
+        async def work():
+            await engine.complete("Hello", GREEDY)
+            carrier = engine._carrier
+            elsewhere(engine.close)
+            self.assertRaisesRegex(EngineError, "closed", carrier.put, mock.Mock())
+
+        asyncio.run(work())
 
 
 class Processes(common.Case):
