@@ -68,6 +68,16 @@ class Header(common.Case):
         }
         ours = {"seed", "structured_outputs", "include_stop_str_in_output", "draft_records"}  # no members of di_sampling
         self.assertEqual(set(deepinfer.SamplingParams.__dataclass_fields__), fields | ours)
+        # What an output counts and times has the names of the header; reasoning is told apart in Python.
+        for structure, known in (("di_usage", deepinfer.Usage), ("di_timings", deepinfer.RequestMetrics)):
+            body = text[text.index(f"typedef struct {structure} {{") : text.index(f"}} {structure};")]
+            names = re.findall(r"(\w+)[,;]", body)
+            self.assertEqual(set(known.__dataclass_fields__) - {"reasoning_tokens"}, set(names))
+            self.assertEqual([name for name, _ in _library.STRUCTURES[structure]._fields_], names)
+        documented = (common.ROOT / "docs/python.md").read_text(encoding="utf-8")
+        for known in (deepinfer.Usage, deepinfer.RequestMetrics):
+            for name in known.__dataclass_fields__:
+                self.assertIn(f"`{name}`", documented)
         version = [re.search(rf"DI_VERSION_{part}\s+(\d+)", text)[1] for part in ("MAJOR", "MINOR", "PATCH")]
         self.assertEqual(deepinfer.__version__, ".".join(version))
         self.assertEqual(deepinfer.library_version(), deepinfer.__version__)
