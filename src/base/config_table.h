@@ -26,7 +26,7 @@ DI_CONFIG_ROW(DRAFT_CALIBRATION, "draft-calibration", S, "", 1, 0, "", "", "comm
 DI_CONFIG_ROW(THINKING,       "thinking",       C, "model",  0, 0, "on|off|model", "", "common", "thinking mode; model = its own default")
 DI_CONFIG_ROW(EFFORT,         "effort",         C, "",       0, 0, "low|high|max|1..100", "", "common", "effort in thinking mode; default high")
 DI_CONFIG_ROW(REASONING_HISTORY, "reasoning-history", C, "recipe", 0, 0, "recipe|reference|keep", "", "common", "earlier reasoning kept in prompts: docs/recipe.md")
-DI_CONFIG_ROW(GENERATION_CONFIG, "generation-config", C, "none", 0, 0, "none|model", "", "common", "sampling defaults: none or the model's")
+DI_CONFIG_ROW(GENERATION_CONFIG, "generation-config", C, "none", 0, 0, "none|model", "", "common", "sampling defaults: none or those of the model's generation_config.json")
 DI_CONFIG_ROW(CACHE_RAM,      "cache-ram",      Z, "256M",   0, 1e15, "", "", "common", "memory for the prefix cache; 0 = no cache")
 DI_CONFIG_ROW(KV_RAM,         "kv-ram",         Z, "0",      0, 1e15, "", "", "common", "memory for state pages; 0 = what is needed or fits")
 DI_CONFIG_ROW(SWAP_RAM,       "swap-ram",       Z, "1G",     0, 1e15, "", "", "common", "memory for states of preempted requests")

@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/find.h"
 #include "base/json.h"
 #include "checkpoint/checkpoint_internal.h"
 
@@ -235,9 +236,10 @@ static void check_index(di_checkpoint *checkpoint) {
 
 static di_status open_all(di_checkpoint *checkpoint, di_error *error) {
     char path[PATH_LIMIT];
-    struct stat info;
+    bool found;
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", checkpoint->folder);
-    di_status status = stat(path, &info) == 0 ? read_index(checkpoint, path, error) : read_folder(checkpoint, error);
+    di_status status = di_find_file(path, &found, error);
+    if (status == DI_OK) status = found ? read_index(checkpoint, path, error) : read_folder(checkpoint, error);
     if (status != DI_OK) return status;
     for (size_t i = 0; i < checkpoint->shard_count; i++) read_shard(checkpoint, &checkpoint->shards[i]);
     if (!di_checkpoint_take_tensors(checkpoint)) return out_of_memory(checkpoint, error);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/find.h"
 #include "base/json.h"
 #include "checkpoint/checkpoint_internal.h"
 
@@ -558,9 +559,19 @@ static di_status load_generation(const char *path, di_model_config *config, di_e
     return status;
 }
 
-static bool is_file(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+/* config.json of a folder, in one of two places; or `path` itself. */
+static di_status find_config(const char *path, bool folder, char file[PATH_LIMIT], di_error *error) {
+    bool found;
+    snprintf(file, PATH_LIMIT, folder ? "%s/config.json" : "%s", path);
+    di_status status = di_find_file(file, &found, error);
+    if (status != DI_OK || found) return status;
+    if (!folder)
+        return di_fail(error, DI_ERR_NOT_FOUND, "model", "%s is neither a model folder nor a config.json", path);
+    snprintf(file, PATH_LIMIT, "%s/inference/config.json", path);
+    status = di_find_file(file, &found, error);
+    if (status != DI_OK || found) return status;
+    return di_fail(error, DI_ERR_NOT_FOUND, "model",
+                   "%s holds neither config.json nor inference/config.json; a model folder has one", path);
 }
 
 di_status di_model_config_load(const char *path, di_model_config *config, di_error *error) {
@@ -571,22 +582,16 @@ di_status di_model_config_load(const char *path, di_model_config *config, di_err
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, "model", "the model's path is longer than %zu bytes",
                        sizeof file - 64);
     bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    snprintf(file, sizeof file, folder ? "%s/config.json" : "%s", path);
-    if (folder && !is_file(file)) {
-        snprintf(file, sizeof file, "%s/inference/config.json", path);
-        if (!is_file(file))
-            return di_fail(error, DI_ERR_NOT_FOUND, "model",
-                           "%s holds neither config.json nor inference/config.json; a model folder has one", path);
-    }
-    if (!folder && !is_file(file))
-        return di_fail(error, DI_ERR_NOT_FOUND, "model", "%s is neither a model folder nor a config.json", path);
+    di_status status = find_config(path, folder, file, error);
+    if (status != DI_OK) return status;
     char *text;
     size_t length;
-    di_status status = (di_status)di_read_file(file, CONFIG_FILE_LIMIT, &text, &length, error);
+    status = (di_status)di_read_file(file, CONFIG_FILE_LIMIT, &text, &length, error);
     if (status != DI_OK) return status;
     status = di_model_config_parse(file, text, length, config, error);
     free(text);
     if (status != DI_OK || !folder) return status;
     snprintf(file, sizeof file, "%s/generation_config.json", path);
-    return is_file(file) ? load_generation(file, config, error) : DI_OK;
+    status = di_find_file(file, &config->has_generation, error);
+    return status == DI_OK && config->has_generation ? load_generation(file, config, error) : status;
 }

@@ -55,6 +55,7 @@ typedef struct di_model_config {
     int32_t bos_token_id, pad_token_id, image_token_id; /* -1 = none */
     uint32_t eos_count;
     int32_t eos_token_ids[DI_MAX_EOS];              /* config.json and generation_config.json together */
+    bool has_generation;                            /* there is a generation_config.json */
     int32_t thinking;                               /* generation_config.json "thinking": 1, 0, or -1 if absent */
     float generation_temperature, generation_top_p; /* generation_config.json; NAN if absent */
 } di_model_config;

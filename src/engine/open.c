@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/find.h"
 #include "base/thread.h"
 #include "checkpoint/dummy.h"
 #include "engine/engine_internal.h"
@@ -102,21 +103,29 @@ static bool is_dummy(const di_config *config) {
     return di_config_is(config, DI_OPT_LOAD_FORMAT, "dummy");
 }
 
-static bool has_tokenizer_file(const char *folder) {
+static di_status load_tokenizer(di_engine *engine, di_error *error) {
     di_text path = {0};
-    di_text_printf(&path, "%s/tokenizer.json", folder);
-    bool found = !path.failed && exists(path.data);
+    bool found = false;
+    di_text_printf(&path, "%s/tokenizer.json", engine->path);
+    di_status status =
+        path.failed ? di_fail(error, DI_ERR_MEMORY, "model", "out of memory") : di_find_file(path.data, &found, error);
+    if (status == DI_OK && found) status = di_tokenizer_load(engine->path, &engine->tokenizer, error);
     di_text_free(&path);
-    return found;
+    return status;
 }
 
 /* Headers and tokenizer: everything is verified before anything is computed or copied. */
-static di_status open_files(di_engine *engine, bool dummy, di_error *error) {
+static di_status open_files(di_engine *engine, const di_config *config, di_error *error) {
+    bool dummy = is_dummy(config);
     di_status status = di_model_config_load(engine->path, &engine->config, error);
+    if (status == DI_OK && di_config_is(config, DI_OPT_GENERATION_CONFIG, "model") && !engine->config.has_generation)
+        status = di_fail(error, DI_ERR_NOT_FOUND, "generation-config",
+                         "--generation-config model: %s has no generation_config.json; leave the option out, or give "
+                         "--temperature and --top-p",
+                         engine->path);
     if (status == DI_OK && !dummy) status = di_checkpoint_open(engine->path, NULL, &engine->checkpoint, error);
     if (status == DI_OK && !dummy) status = di_checkpoint_verify(engine->checkpoint, &engine->config, error);
-    if (status == DI_OK && has_tokenizer_file(engine->path))
-        status = di_tokenizer_load(engine->path, &engine->tokenizer, error);
+    if (status == DI_OK) status = load_tokenizer(engine, error);
     if (status == DI_OK && engine->tokenizer && di_tokenizer_vocabulary(engine->tokenizer) > engine->config.vocab_size)
         status = di_fail(error, DI_ERR_CHECKPOINT, "tokenizer.json",
                          "the tokenizer has ids up to %u, the model's vocab_size is %u",
@@ -368,7 +377,7 @@ di_status di_engine_open(const char *model, const di_config *config, di_log *log
     di_text path = {0};
     status = di_find_model(config, model, &path, error);
     engine->path = path.data;
-    if (status == DI_OK) status = open_files(engine, is_dummy(config), error);
+    if (status == DI_OK) status = open_files(engine, config, error);
     if (status == DI_OK) status = open_device(engine, config, error);
     if (status == DI_OK) status = open_model(engine, config, error);
     if (status == DI_OK) status = describe(engine, error);

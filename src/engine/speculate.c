@@ -101,7 +101,7 @@ static di_status read_calibration(const di_engine *engine, const di_config *conf
     if (strcmp(given, "off") == 0) return DI_OK;
     snprintf(beside, sizeof beside, "%s/draft_calibration.json", engine->path);
     const char *path = given[0] ? given : beside;
-    if (!given[0] && stat(path, &info) != 0) return DI_OK; /* most models have none */
+    if (!given[0] && lstat(path, &info) != 0) return DI_OK; /* most models have none */
     di_error unused = {0}, *told = error ? error : &unused;
     di_status status;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))

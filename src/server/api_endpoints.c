@@ -310,12 +310,17 @@ di_status di_api_start(di_api *api, di_engine *engine, di_error *error) {
     di_status status = read_names(api, error);
     if (status == DI_OK) status = read_defaults(api, error);
     if (status != DI_OK) return status;
-    if (api->tokenizer)
+    if (api->tokenizer) {
         di_recipe_open(api->tokenizer, di_recipe_detect(di_engine_info(api->engine)->path, api->tokenizer), api->log,
                        &api->recipe, &api->no_recipe);
-    else
-        di_fail(&api->no_recipe, DI_ERR_UNSUPPORTED, "messages",
-                "the model has no tokenizer; only /v1/completions with token ids is available");
+        return DI_OK;
+    }
+    di_fail(&api->no_recipe, DI_ERR_UNSUPPORTED, "messages",
+            "the model has no tokenizer; only /v1/completions with token ids is available");
+    di_log_write(api->log, DI_LOG_WARN, "server",
+                 "%s has no tokenizer.json: /v1/completions takes and gives token ids (return_token_ids); what needs "
+                 "text is refused: chat, responses, messages, tokenize, stop strings, structured output",
+                 di_engine_info(api->engine)->path);
     return DI_OK;
 }
 

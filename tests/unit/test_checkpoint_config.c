@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -493,6 +495,25 @@ static void reads_generation_config(void **state) {
     di_folder_delete(&folder);
 }
 
+static void refuses_what_is_no_file(void **state) {
+    (void)state;
+    static const char *const names[] = {"config.json", "generation_config.json"};
+    for (size_t i = 0; i < 2; i++)
+        for (int kind = 0; kind < 3; kind++) {
+            char path[DI_FOLDER_PATH];
+            di_model_config c;
+            di_folder folder = di_folder_new(NULL);
+            if (i) di_folder_write(&folder, "config.json", nano, nano_length);
+            di_folder_path(&folder, names[i], path);
+            assert_int_equal(kind == 0   ? symlink("nowhere", path)
+                             : kind == 1 ? mkfifo(path, 0600)
+                                         : mkdir(path, 0700),
+                             0);
+            load_folder(&folder, kind == 0 ? DI_ERR_NOT_FOUND : DI_ERR_IO, path, &c);
+            di_folder_delete(&folder);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_nano),
@@ -508,6 +529,7 @@ int main(void) {
         cmocka_unit_test(refuses_what_is_no_config),
         cmocka_unit_test(refuses_every_cut),
         cmocka_unit_test(reads_generation_config),
+        cmocka_unit_test(refuses_what_is_no_file),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -183,6 +183,23 @@ static void refuses_odd_shards(void **state) {
     EXPECT(&folder, SHARD_2 ": is not a regular file");
 }
 
+/* An index that is there in name only is no folder without an index. */
+static void refuses_an_odd_index(void **state) {
+    (void)state;
+    char path[256];
+    di_checkpoint *checkpoint;
+    for (int kind = 0; kind < 3; kind++) {
+        di_error error = {0};
+        di_folder folder = di_folder_new(NANO);
+        di_folder_remove(&folder, INDEX);
+        snprintf(path, sizeof path, "%s/" INDEX, folder.path);
+        assert_int_equal(kind == 0 ? symlink("nowhere", path) : kind == 1 ? mkfifo(path, 0600) : mkdir(path, 0700), 0);
+        assert_int_not_equal(di_checkpoint_open(folder.path, NULL, &checkpoint, &error), DI_OK);
+        assert_non_null(strstr(error.message, path));
+        di_folder_delete(&folder);
+    }
+}
+
 static void refuses_broken_headers(void **state) {
     (void)state;
     static const uint8_t huge[8] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
@@ -447,6 +464,7 @@ int main(void) {
         cmocka_unit_test(allows_holes_and_links),
         cmocka_unit_test(refuses_truncated_shards),
         cmocka_unit_test(refuses_odd_shards),
+        cmocka_unit_test(refuses_an_odd_index),
         cmocka_unit_test(refuses_broken_headers),
         cmocka_unit_test(refuses_broken_entries),
         cmocka_unit_test(refuses_duplicates),

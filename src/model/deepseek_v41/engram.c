@@ -7,12 +7,12 @@
  */
 #include "model/deepseek_v41/v41.h"
 
+#include "base/find.h"
 #include "base/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { DEAD = -1 };
 
@@ -249,12 +249,13 @@ di_status v41_engram_open(v41_model *m, const char *folder, const di_tokenizer *
     }
     if (!complete) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory: cannot hold the Engram hash");
     char path[4096];
+    bool file = false;
+    di_status status = DI_OK;
     snprintf(path, sizeof path, "%s/engram.json", folder ? folder : "");
-    bool file = folder && access(path, F_OK) == 0;
+    if (folder) status = di_find_file(path, &file, error);
+    if (status) return status;
     bool made_up = !file && !tokenizer && m->base.options.dummy;
-    di_status status = file      ? read_file(path, e, c, error)
-                       : made_up ? make_up(e, c, error)
-                                 : derive(e, c, tokenizer, error);
+    status = file ? read_file(path, e, c, error) : made_up ? make_up(e, c, error) : derive(e, c, tokenizer, error);
     return status ? status : set_offsets(e, c, error);
 }
 
