@@ -108,7 +108,7 @@ typedef struct di_model_info {
     const char *path;
     const char *architecture; /* "deepseek_v41" */
     const char *isa;          /* "scalar", "avx2", "avx512" */
-    const char *fingerprint;  /* weights digest, numeric profile and build: 'system_fingerprint' */
+    const char *fingerprint;  /* model, tokenizer, numeric profile, build: 'system_fingerprint' */
     const char *profile;      /* numeric profile, for instance "exact" */
     uint32_t vocabulary;      /* logits per row */
     uint32_t context;         /* positions a sequence may have */
@@ -326,7 +326,7 @@ DI_API di_status di_save_state(di_engine *engine, const int32_t *token_ids, size
                                const char *path, size_t *positions, di_error *error);
 
 /* Reads such a file into the prefix cache: a prompt that begins with its ids does not compute them again. Refuses, and
- * names the file, what is damaged or was made with other weights or another numeric profile. */
+ * names the file, what is damaged or was made with another model or another numeric profile. */
 DI_API di_status di_load_state(di_engine *engine, const char *path, const char *tenant, size_t *positions,
                                di_error *error);
 

@@ -166,7 +166,7 @@ class LLM:
 
     @property
     def fingerprint(self) -> str:
-        """Weights, numeric profile and build; equal fingerprints give equal bits."""
+        """Model, tokenizer, numeric profile and build; equal fingerprints give equal bits."""
         return self.info.fingerprint
 
     @property
@@ -336,7 +336,7 @@ class LLM:
 
     def load_state(self, path: Union[str, "os.PathLike[str]"], *, tenant: Optional[str] = None) -> int:
         """Reads such a file into the prefix cache, so that prompts that begin alike do not compute that again; returns
-        the positions. A file of other weights or another numeric profile, or a damaged one, is refused."""
+        the positions. A file of another model or another numeric profile, or a damaged one, is refused."""
         self._engine.check()
         return self._engine.load_state(_inputs.tenant_bytes("tenant", tenant), _inputs.path_bytes("path", path))
 

@@ -40,7 +40,7 @@ typedef struct di_disk_io {
 typedef struct di_disk_options {
     const char *folder;
     uint64_t bytes;       /* the records of the whole folder stay below this, foreign ones too */
-    uint64_t digest;      /* of the weights */
+    uint64_t digest;      /* di_model_digest */
     const char *profile;  /* numeric profile */
     uint64_t layout;      /* of the state */
     uint32_t page_tokens; /* positions of a block */
@@ -108,7 +108,7 @@ typedef struct di_disk_record {
     const char *kind; /* "block", "snapshot", "temporary" (rest of an interrupted write), "unknown" (not ours) */
     uint64_t bytes;
     int64_t used_ns;   /* modification time */
-    uint64_t digest;   /* of the weights */
+    uint64_t digest;   /* di_model_digest */
     uint32_t position; /* snapshots */
     char profile[64];  /* only with check */
     const char *fault; /* only with check: NULL = sound */

@@ -1,7 +1,7 @@
 /* disk_record.h - one file of the disk tier: layout, names, reading and writing. Any thread.
  *
  *     0 "DIRECORD"               8 u32 version           12 u32 kind (1 block, 2 snapshot, 3 state file)
- *    16 u64 key                 24 u64 weights digest    32 numeric profile [64], zero-padded
+ *    16 u64 key                 24 u64 model digest    32 numeric profile [64], zero-padded
  *    96 u32 position           100 i32 decoder_low      104 u32 number of ids      108 u32 zero
  *   112 u64 payload bytes      120 fingerprint [16]     136 u64 state layout       144 u64 zero
  *   152 u64 XXH64 of bytes 0..151, the ids and the payload, chained in this order

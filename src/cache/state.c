@@ -289,7 +289,8 @@ static di_status check_header(const di_state *state, const char *bytes, size_t l
     write_header(state, "", 0, expected);
     if (memcmp(bytes + PROFILE_AT, expected + PROFILE_AT, 64) != 0)
         return refuse(error, "profile", "made with another numeric profile");
-    if (memcmp(bytes + 32, expected + 32, 8) != 0) return refuse(error, "digest", "made with other weights");
+    if (memcmp(bytes + 32, expected + 32, 8) != 0)
+        return refuse(error, "digest", "made with other weights or another config");
     if (get_u64(bytes + 8) >> 32 < required_parts(di_model_layout(state->model)))
         return refuse(error, "parts", "made for another state layout");
     if (get_u64(bytes + BODY_BYTES_AT) != length - HEADER_BYTES)

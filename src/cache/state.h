@@ -3,7 +3,7 @@
  *
  * Serialised form: independent of ring capacity, page size, threads and instruction set.
  *   header 144 bytes
- *     0 "DISTATE1" | 8 u32 version | 12 u32 part count | 16 u64 committed | 24 u64 decoder_low | 32 u64 weights digest
+ *     0 "DISTATE1" | 8 u32 version | 12 u32 part count | 16 u64 committed | 24 u64 decoder_low | 32 u64 model digest
  *     | 40 profile [64] | 104 u64 body bytes | 112 u64 XXH64 of bytes 0..111 and the body | 120 zero [24]
  *   body: parts in layout order, each u64 bytes | payload
  *     paged  floor(H / tokens_per_entry) entries, ascending
@@ -66,7 +66,7 @@ uint64_t di_state_layout_id(const di_model *model);
 /* Bytes of the serialised form at this position, optional parts included. */
 uint64_t di_state_serialised_bytes(const di_model *model, uint32_t position);
 di_status di_state_serialise(const di_state *state, di_text *out, di_error *error);
-/* Refuses another profile, other weights, wrong sizes or checksums. The state's previous content is lost. */
+/* Refuses another profile, another model, wrong sizes or checksums. The state's previous content is lost. */
 di_status di_state_restore(di_state *state, const char *bytes, size_t length, di_error *error);
 
 #endif

@@ -8,20 +8,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/find.h"
 #include "base/json.h"
 #include "checkpoint/checkpoint_internal.h"
 
-enum { PATH_LIMIT = 4096, INDEX_FILE_LIMIT = 1 << 30, SAMPLE_BYTES = 256, WHOLE_DIGEST_BYTES = 64 << 20 };
+enum { PATH_LIMIT = 4096, INDEX_FILE_LIMIT = 1 << 30 };
 static const uint64_t default_header_limit = (uint64_t)256 << 20;
 static const char suffix[] = ".safetensors";
 
@@ -319,64 +317,6 @@ uint64_t di_checkpoint_missing_data(const di_checkpoint *checkpoint, di_text *ou
     return missing;
 }
 
-/* ------------------------------------------------------------------------------------------------ digest */
-
-static int by_tensor_name(const void *a, const void *b) {
-    return strcmp((*(const di_tensor *const *)a)->name, (*(const di_tensor *const *)b)->name);
-}
-
-/* Pages that only the digest needed must not count as memory in use. */
-static void drop_pages(const uint8_t *data, uint64_t bytes) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = (uintptr_t)data / page * page, to = ((uintptr_t)data + bytes + page - 1) / page * page;
-    madvise((void *)from, to - from, MADV_DONTNEED);
-}
-
-/* Manifest line, then the data: all of it in a small checkpoint, else a piece from the middle. Made-up data follow from
- * the manifest and the seed that the state began with. */
-static void digest_tensor(XXH64_state_t *state, const di_tensor *tensor, bool whole, bool made_up) {
-    XXH64_update(state, tensor->name, strlen(tensor->name) + 1);
-    const char *dtype = di_dtype_name(tensor->dtype);
-    XXH64_update(state, dtype, strlen(dtype) + 1);
-    for (uint32_t i = 0; i < DI_MAX_RANK; i++) {
-        uint64_t dimension = i < tensor->rank ? tensor->shape[i] : UINT64_MAX;
-        XXH64_update(state, &dimension, sizeof dimension);
-    }
-    if (!tensor->data || tensor->bytes == 0 || made_up) return;
-    const uint8_t *data = tensor->data;
-    uint64_t bytes = tensor->bytes;
-    if (!whole && bytes > SAMPLE_BYTES) {
-        data += (bytes - SAMPLE_BYTES) / 2;
-        bytes = SAMPLE_BYTES;
-    }
-    XXH64_update(state, data, bytes);
-    drop_pages(data, bytes);
-}
-
-static void advise(const di_checkpoint *checkpoint, int advice) {
-    for (size_t i = 0; i < checkpoint->shard_count; i++)
-        if (checkpoint->shards[i].map) madvise(checkpoint->shards[i].map, checkpoint->shards[i].file_bytes, advice);
-}
-
-uint64_t di_checkpoint_digest(const di_checkpoint *checkpoint) {
-    const di_tensor **sorted = malloc((checkpoint->count + 1) * sizeof sorted[0]);
-    XXH64_state_t *state = XXH64_createState();
-    uint64_t digest = 0;
-    bool whole = checkpoint->payload <= WHOLE_DIGEST_BYTES;
-    if (sorted && state) {
-        if (!whole) advise(checkpoint, MADV_RANDOM); /* no read-ahead around 100,000 samples */
-        for (size_t i = 0; i < checkpoint->count; i++) sorted[i] = &checkpoint->tensors[i];
-        if (checkpoint->count > 1) qsort(sorted, checkpoint->count, sizeof sorted[0], by_tensor_name);
-        XXH64_reset(state, checkpoint->seed);
-        for (size_t i = 0; i < checkpoint->count; i++) digest_tensor(state, sorted[i], whole, checkpoint->made_up);
-        digest = XXH64_digest(state);
-        if (!whole) advise(checkpoint, MADV_NORMAL);
-    }
-    XXH64_freeState(state);
-    free(sorted);
-    return digest;
-}
-
 /* ------------------------------------------------------------------------------------------------ verification */
 
 typedef struct verifier {
@@ -460,34 +400,4 @@ size_t di_checkpoint_faults(const di_checkpoint *checkpoint, const di_model_conf
     if (faults.lines.length) di_text_append(out, faults.lines.data, faults.lines.length);
     di_text_free(&faults.lines);
     return faults.count;
-}
-
-/* ------------------------------------------------------------------------------------------------ values */
-
-typedef struct scan {
-    const di_checkpoint *checkpoint;
-    atomic_size_t first; /* lowest index of a tensor that holds a value that is no number */
-} scan;
-
-static void scan_tile(void *arg, size_t tile, int worker) {
-    scan *s = arg;
-    (void)worker;
-    const di_tensor *tensor = &s->checkpoint->tensors[tile];
-    if (s->checkpoint->faulty[tile] || !tensor->data || strstr(tensor->name, ".engram.embed.")) return;
-    if (di_tensor_first_nonfinite(tensor) == tensor->bytes) return;
-    size_t first = atomic_load(&s->first);
-    while (tile < first && !atomic_compare_exchange_weak(&s->first, &first, tile)) {
-    }
-}
-
-di_status di_checkpoint_scan(const di_checkpoint *checkpoint, di_pool *pool, di_error *error) {
-    scan s = {.checkpoint = checkpoint, .first = checkpoint->count};
-    di_pool_run(pool, checkpoint->count, scan_tile, &s);
-    size_t first = atomic_load(&s.first);
-    if (first == checkpoint->count) return DI_OK;
-    const di_tensor *tensor = &checkpoint->tensors[first];
-    return di_fail(error, DI_ERR_CHECKPOINT, tensor->name,
-                   "%.200s in %s: the %s value at byte %llu of its data is no finite number", tensor->name,
-                   di_checkpoint_shard(checkpoint, first), di_dtype_name(tensor->dtype),
-                   (unsigned long long)di_tensor_first_nonfinite(tensor));
 }

@@ -6,7 +6,7 @@
  * di_checkpoint_open reads headers only. di_checkpoint_verify compares the whole manifest with what the config implies
  * (draft head and vision tensors included) and reports every fault by name in one error: missing, unexpected, wrong
  * shape, wrong dtype, listed in another shard, overlapping or out-of-file ranges, truncated shard, header too large.
- * Owner: whoever opened it; immutable after that, any thread.
+ * Owner: whoever opened it; immutable after that (and after a scan, if there is one), any thread.
  */
 #ifndef DI_CHECKPOINT_CHECKPOINT_H
 #define DI_CHECKPOINT_CHECKPOINT_H
@@ -40,9 +40,6 @@ size_t di_checkpoint_count(const di_checkpoint *checkpoint);
 const di_tensor *di_checkpoint_at(const di_checkpoint *checkpoint, size_t index); /* by shard, then by offset */
 const char *di_checkpoint_shard(const di_checkpoint *checkpoint, size_t index);   /* file name of tensor `index` */
 uint64_t di_checkpoint_bytes(const di_checkpoint *checkpoint);                    /* payload */
-/* XXH64 over the sorted manifest (names, dtypes, shapes) and the data: all of it up to 64 MiB, else 256 bytes from the
- * middle of each tensor. Identifies weights, whatever shards they are in. 0 when out of memory. */
-uint64_t di_checkpoint_digest(const di_checkpoint *checkpoint);
 /* Lists shards whose data is cut (headers_only); returns the number of missing bytes. */
 uint64_t di_checkpoint_missing_data(const di_checkpoint *checkpoint, di_text *out);
 
@@ -50,9 +47,13 @@ di_status di_checkpoint_verify(const di_checkpoint *checkpoint, const di_model_c
 /* The same faults, one a line, 200,000 at most (an error message is bounded). Returns their number. */
 size_t di_checkpoint_faults(const di_checkpoint *checkpoint, const di_model_config *config, di_text *out);
 
-/* Looks for values that are no numbers: E8M0 255, E4M3 0x7f and 0xff, BF16 and F32 infinities and NaN. Reads all data
- * except Engram tables (hundreds of GB, checked row by row when they are used). Names the first tensor and offset. */
-di_status di_checkpoint_scan(const di_checkpoint *checkpoint, di_pool *pool, di_error *error);
+/* Reads all data except Engram tables (hundreds of GB, checked row by row when they are used; of large ones samples).
+ * Looks for values that are no numbers: E8M0 255, E4M3 0x7f and 0xff, BF16 and F32 infinities and NaN; names the first
+ * tensor and offset. What di_checkpoint_digest needs is computed on the way. */
+di_status di_checkpoint_scan(di_checkpoint *checkpoint, di_pool *pool, di_error *error);
+/* Identifies weights, whatever shards they are in: names, dtypes, shapes and data, those of Engram tables above 16 MiB
+ * by 4,096 samples each (docs/cache.md). Quick after a scan; without one it reads the data itself, on this thread. */
+di_status di_checkpoint_digest(const di_checkpoint *checkpoint, uint64_t *digest, di_error *error);
 
 /* Every tensor that a config implies, in checkpoint order. part:
  * "attention", "compressor_indexer", "experts", "shared_experts", "gate", "mhc", "norms", "embed", "head", "engram",

@@ -97,8 +97,9 @@ struct di_checkpoint {
     di_name_table listed; /* name in weight_map -> shard */
     di_faults faults;     /* of shards and index */
     di_checkpoint_options options;
-    bool made_up;  /* dummy.c: the data follow from the names and the seed */
-    uint64_t seed; /* of made-up data; 0 otherwise */
+    uint64_t *hashes; /* [count] of the data of each tensor; NULL before a scan */
+    bool made_up;     /* dummy.c: the data follow from the names and the seed */
+    uint64_t seed;    /* of made-up data; 0 otherwise */
 };
 
 /* Fills tensors and the table of names from the headers of all shards; false when out of memory. */

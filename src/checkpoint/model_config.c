@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/digest.h"
 #include "base/find.h"
 #include "base/json.h"
 #include "checkpoint/checkpoint_internal.h"
@@ -594,4 +595,48 @@ di_status di_model_config_load(const char *path, di_model_config *config, di_err
     snprintf(file, sizeof file, "%s/generation_config.json", path);
     status = di_find_file(file, &config->has_generation, error);
     return status == DI_OK && config->has_generation ? load_generation(file, config, error) : status;
+}
+
+/* ------------------------------------------------------------------------------------------------ digest */
+
+/* Whole numbers below 2^53 and floats are doubles without loss. */
+static double field_value(const di_model_config *config, const field *f) {
+    const void *at = (const char *)config + f->offset;
+    switch (f->type) {
+    case TYPE_U32:
+        return *(const uint32_t *)at;
+    case TYPE_I32:
+        return *(const int32_t *)at;
+    case TYPE_F32:
+        return (double)*(const float *)at;
+    default:
+        return *(const double *)at;
+    }
+}
+
+static uint64_t digest_list(uint64_t digest, const uint32_t *values, uint32_t count) {
+    digest = di_digest_u64(digest, count);
+    for (uint32_t i = 0; i < count; i++) digest = di_digest_u64(digest, values[i]);
+    return digest;
+}
+
+uint64_t di_model_config_digest(const di_model_config *config) {
+    uint64_t digest = 0;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (fields[i].offset == AT(max_position_embeddings)) continue;
+        digest = di_digest_text(digest, fields[i].name);
+        digest = di_digest_double(digest, field_value(config, &fields[i]));
+    }
+    for (uint32_t i = 0; i < config->num_hidden_layers; i++) {
+        const di_layer_config *layer = &config->layers[i];
+        const int32_t row[] = {(int32_t)layer->mode, (int32_t)layer->ratio, layer->kv_source,
+                               layer->index_source,  layer->engram,         layer->tap};
+        for (size_t k = 0; k < sizeof row / sizeof row[0]; k++) digest = di_digest_u64(digest, (uint32_t)row[k]);
+    }
+    digest = di_digest_u64(digest, config->cut);
+    digest = digest_list(digest, config->engram_layers, config->engram_layer_count);
+    for (uint32_t i = 0; i < config->engram_layer_count; i++) digest = di_digest_u64(digest, config->engram_rows[i]);
+    digest = di_digest_u64(digest, config->draft_block_size);
+    digest = digest_list(digest, config->tap_layers, config->tap_count);
+    return di_digest_u64(digest, config->has_vision);
 }

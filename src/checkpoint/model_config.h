@@ -67,4 +67,8 @@ di_status di_model_config_load(const char *path, di_model_config *config, di_err
 di_status di_model_config_parse(const char *name, const char *text, size_t length, di_model_config *config,
                                 di_error *error);
 
+/* Of everything that a forward pass or the draft head computes with: all fields but the special ids, what
+ * generation_config.json says and max_position_embeddings, which is a limit. The same however the file spells it. */
+uint64_t di_model_config_digest(const di_model_config *config);
+
 #endif

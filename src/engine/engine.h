@@ -115,7 +115,7 @@ void di_engine_watch_drafts(di_engine *engine, const di_draft_watch *watch);
 /* ------------------------------------------------------------------------------------------- bench spec */
 
 uint32_t di_engine_draft_block(const di_engine *engine); /* drafts a step may have; 0 = --spec off */
-uint64_t di_engine_digest(const di_engine *engine);      /* of the weights */
+uint64_t di_engine_digest(const di_engine *engine);      /* di_model_digest */
 /* Another --spec for what is drafted from now on: "auto", or a number up to what the engine was opened with. */
 di_status di_engine_set_spec(di_engine *engine, const char *spec, di_error *error);
 

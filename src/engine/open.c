@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/digest.h"
 #include "base/find.h"
 #include "base/thread.h"
 #include "checkpoint/dummy.h"
@@ -330,11 +331,24 @@ static di_status open_model(di_engine *engine, const di_config *config, di_error
     return status == DI_OK ? di_speculation_open(engine, config, error) : status;
 }
 
+/* Of what turns text into ids and back, and of the ids that begin and end a text. States do not depend on it, answers
+ * do. */
+static uint64_t text_digest(const di_engine *engine) {
+    const di_model_config *config = &engine->config;
+    uint64_t digest = engine->tokenizer ? di_tokenizer_digest(engine->tokenizer) : 0;
+    digest = di_digest_u64(digest, (uint32_t)config->bos_token_id);
+    digest = di_digest_u64(digest, (uint32_t)config->thinking);
+    digest = di_digest_u64(digest, config->eos_count);
+    for (uint32_t i = 0; i < config->eos_count; i++) digest = di_digest_u64(digest, (uint32_t)config->eos_token_ids[i]);
+    return digest;
+}
+
 static di_status describe(di_engine *engine, di_error *error) {
     const di_model_config *config = &engine->config;
     const char *profile = di_model_profile(engine->model);
     di_text fingerprint = {0};
-    di_text_printf(&fingerprint, "di-%016" PRIx64 "-%s-%s", di_model_digest(engine->model), profile, DI_BUILD_ID);
+    di_text_printf(&fingerprint, "di-%016" PRIx64 "-%016" PRIx64 "-%s-%s", di_model_digest(engine->model),
+                   text_digest(engine), profile, DI_BUILD_ID);
     if (fingerprint.failed) return di_fail(error, DI_ERR_MEMORY, NULL, "out of memory");
     engine->fingerprint = fingerprint.data;
     engine->info = (di_model_info){

@@ -124,7 +124,8 @@ static di_status check_state(const transfer *t, const di_disk_header *h, const i
         return di_fail(t->error, DI_ERR_FORMAT, "path", "%s: it is no state file, but a record of the disk cache",
                        t->path);
     if (h->digest != di_model_digest(engine->model))
-        return di_fail(t->error, DI_ERR_UNSUPPORTED, "path", "%s: it was made with other weights", t->path);
+        return di_fail(t->error, DI_ERR_UNSUPPORTED, "path", "%s: it was made with other weights or another config",
+                       t->path);
     if (strncmp(h->profile, profile, sizeof h->profile - 1) != 0)
         return di_fail(t->error, DI_ERR_UNSUPPORTED, "path",
                        "%s: it was made with the numeric profile %s; this engine has %s", t->path, h->profile, profile);

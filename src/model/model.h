@@ -77,7 +77,8 @@ const di_state_layout *di_model_layout(const di_model *model);
 di_backend *di_model_backend(const di_model *model);
 /* "exact", or "exact+compact+KEEP": part of every fingerprint and state object. */
 const char *di_model_profile(const di_model *model);
-uint64_t di_model_digest(const di_model *model); /* of the weights */
+/* Of weights, config and Engram map: equal digests, equal states for equal ids (within a profile). */
+uint64_t di_model_digest(const di_model *model);
 
 /* ---------------------------------------------------------------- steps */
 

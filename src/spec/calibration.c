@@ -120,8 +120,8 @@ di_status di_calibration_read(const char *name, const char *text, size_t length,
     else if (status == DI_OK && (!weights || weights->type != DI_JSON_STRING))
         status = refuse(error, name, "weights", "must be a string of 16 hexadecimal digits");
     else if (status == DI_OK && !di_json_string_is(weights, wanted))
-        status = di_fail(error, DI_ERR_UNSUPPORTED, "weights", "%s: it was made for other weights than these (%s)",
-                         name, wanted);
+        status = di_fail(error, DI_ERR_UNSUPPORTED, "weights",
+                         "%s: it was made for other weights or another config than these (%s)", name, wanted);
     if (status == DI_OK) status = read_temperatures(name, di_json_get(root, "temperatures"), c, error);
     di_arena_free(arena);
     return status;

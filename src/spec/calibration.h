@@ -14,7 +14,7 @@
 enum { DI_CALIBRATION_MOST = 64 };
 
 typedef struct di_calibration {
-    uint64_t digest; /* of the weights (di_model_digest) */
+    uint64_t digest; /* di_model_digest */
     uint32_t count;
     float temperatures[DI_CALIBRATION_MOST]; /* [count], all above 0 */
 } di_calibration;
@@ -27,7 +27,7 @@ void di_calibrate(const float *confidences, const uint32_t *accepted, const uint
 
 /* The file: {"draft_calibration": 1, "weights": "16 hex digits", "temperatures": [...]}. */
 void di_calibration_write(const di_calibration *calibration, di_text *out);
-/* DI_ERR_FORMAT by field for what is no such file; DI_ERR_UNSUPPORTED when it was made for other weights. */
+/* DI_ERR_FORMAT by field for what is no such file; DI_ERR_UNSUPPORTED when it was made for another model. */
 di_status di_calibration_read(const char *name, const char *text, size_t length, uint64_t digest,
                               di_calibration *calibration, di_error *error);
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 typedef struct entry { /* of the string table: one base or added token */
     const char *text;
@@ -499,11 +500,13 @@ di_status di_tokenizer_parse(const char *name, const char *text, size_t length, 
             status = build(&load);
     }
     di_arena_free(load.scratch);
-    if (status)
+    if (status) {
         di_tokenizer_free(load.tokenizer);
-    else
-        *tokenizer = load.tokenizer;
-    return status;
+        return status;
+    }
+    load.tokenizer->digest = XXH64(text, length, 0);
+    *tokenizer = load.tokenizer;
+    return DI_OK;
 }
 
 di_status di_tokenizer_load(const char *path, di_tokenizer **tokenizer, di_error *error) {

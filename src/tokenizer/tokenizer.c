@@ -42,6 +42,10 @@ bool di_is_white_space(uint32_t codepoint) {
     return false;
 }
 
+uint64_t di_tokenizer_digest(const di_tokenizer *tokenizer) {
+    return tokenizer->digest;
+}
+
 uint32_t di_tokenizer_vocabulary(const di_tokenizer *tokenizer) {
     return tokenizer->vocabulary;
 }

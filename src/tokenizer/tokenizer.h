@@ -29,6 +29,7 @@ di_status di_tokenizer_parse(const char *name, const char *text, size_t length, 
 void di_tokenizer_free(di_tokenizer *tokenizer);
 
 uint32_t di_tokenizer_vocabulary(const di_tokenizer *tokenizer); /* highest id + 1 */
+uint64_t di_tokenizer_digest(const di_tokenizer *tokenizer);     /* of the bytes of its file */
 
 /* Appends the ids of UTF-8 `text`. Invalid UTF-8 is an error with the byte offset. */
 di_status di_tokenizer_encode(const di_tokenizer *tokenizer, const char *text, size_t length, bool added_tokens,

@@ -33,6 +33,7 @@ typedef struct di_pretokeniser di_pretokeniser;
 
 struct di_tokenizer {
     di_arena *arena; /* holds every array below */
+    uint64_t digest;
     uint32_t vocabulary;
     di_token *tokens; /* [vocabulary] */
     char *spellings;

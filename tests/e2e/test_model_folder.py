@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Model folders in which something is not what its name says."""
+"""What identifies a model, and model folders in which something is not what its name says."""
+import json
 import os
 import pathlib
 import shutil
@@ -11,6 +12,12 @@ from common import NANO, Case, jsonl
 
 GREEDY = {"temperature": 0, "max_tokens": 5, "ignore_eos": True, "logits_hash": True}
 IDS = [3 + i * 37 % 600 for i in range(100)]
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
 
 
 class Folder(Case):
@@ -25,6 +32,63 @@ class Folder(Case):
     def generate(self, model, *more):
         line = self.ok("generate", model, "--json", *more, stdin=jsonl({"token_ids": IDS, "sampling_params": GREEDY})).lines()[0]
         return line["choices"], line["usage"]["cached_tokens"], line["fingerprint"]
+
+
+class Identity(Folder):
+    CHANGES = (
+        ("config.json", lambda c: c["text_config"].update(swiglu_limit=3.0)),
+        ("config.json", lambda c: c["text_config"]["rope_scaling"].update(factor=40)),
+        ("config.json", lambda c: c["text_config"].update(index_topk=16)),
+        ("engram.json", lambda e: [layer.update(multipliers=[str(int(m) + 2) for m in layer["multipliers"]]) for layer in e["layers"]]),
+    )
+
+    def test_another_config_is_another_model(self):
+        cache = ("--cache-dir", self.scratch / "cache")
+        _, cached, fingerprint = self.generate(NANO, *cache)
+        self.assertEqual(cached, 0)
+        self.assertEqual(self.generate(NANO, *cache)[1:], (99, fingerprint))
+        seen = {fingerprint}
+        for i, (name, change) in enumerate(self.CHANGES):
+            model = self.copy(str(i))
+            edit(model / name, change)
+            answer = self.generate(model, *cache)
+            self.assertEqual(answer, self.generate(model))
+            self.assertEqual(answer[1], 0)
+            self.assertNotIn(answer[2], seen)
+            seen.add(answer[2])
+
+    def test_spelling_and_limits_are_not_the_model(self):
+        cache = ("--cache-dir", self.scratch / "cache")
+        fingerprint = self.generate(NANO, *cache)[2]
+        model = self.copy()
+        edit(model / "config.json", lambda c: c["text_config"].update(rope_theta=10000.0, max_position_embeddings=300))
+        edit(model / "engram.json", lambda e: None)
+        self.assertEqual(self.generate(model, *cache)[1:], (99, fingerprint))
+
+    def test_the_tokenizer_is_in_the_fingerprint_alone(self):
+        cache = ("--cache-dir", self.scratch / "cache")
+        fingerprint = self.generate(NANO, *cache)[2].split("-")
+        model = self.copy()
+        with open(model / "tokenizer.json", "a") as file:
+            file.write(" ")
+        other = self.generate(model, *cache)
+        self.assertEqual(other[1], 99)
+        self.assertNotEqual(other[2].split("-"), fingerprint)
+        self.assertEqual(other[2].split("-")[:2] + other[2].split("-")[3:], fingerprint[:2] + fingerprint[3:])
+        shutil.copy(pathlib.Path(NANO, "tokenizer.json"), model)
+        edit(model / "generation_config.json", lambda c: c.update(eos_token_id=[1, 5]))
+        ends = self.generate(model, *cache)
+        self.assertEqual(ends[1], 99)
+        self.assertNotEqual(ends[2].split("-")[2], fingerprint[2])
+
+    def test_made_up_weights(self):
+        dummy = ("--load-format", "dummy")
+        fingerprint = self.generate(NANO, *dummy)[2]
+        self.assertEqual(self.generate(NANO, *dummy)[2], fingerprint)
+        self.assertNotEqual(self.generate(NANO)[2], fingerprint)
+        model = self.copy()
+        edit(model / "config.json", lambda c: c["text_config"].update(swiglu_limit=3.0))
+        self.assertNotEqual(self.generate(model, *dummy)[2], fingerprint)
 
 
 class Odd(Folder):

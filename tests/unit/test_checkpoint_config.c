@@ -514,6 +514,72 @@ static void refuses_what_is_no_file(void **state) {
         }
 }
 
+/* ------------------------------------------------------------------------------------------------ digest */
+
+static uint64_t digest_of_text(char *text) {
+    static di_model_config config;
+    di_error error;
+    if (parse(text, &config, &error) != DI_OK) fail_msg("%s", error.message);
+    free(text);
+    return di_model_config_digest(&config);
+}
+
+/* However it is written; what no computation depends on is not in it. */
+static void digest_is_of_values(void **state) {
+    (void)state;
+    uint64_t digest = digest_of_text(with(nano, "some_new_key", "1"));
+    assert_true(digest_of_text(strdup(flat)) == digest);
+    static const struct {
+        const char *key, *value;
+        bool same;
+    } cases[] = {
+        {"hc_eps", "0.000001", true},     {"hc_eps", "1.0E-6", true},        {"rms_norm_eps", "1e-3", false},
+        {"rope_theta", "1e4", true},      {"rope_theta", "10001", false},    {"max_position_embeddings", "4096", true},
+        {"eos_token_id", "[1, 5]", true}, {"gate_temp", "1", true},          {"gate_temp", "2", false},
+        {"swiglu_limit", "3.0", false},   {"factor", "40", false},           {"hc_sinkhorn_iters", "3", false},
+        {"index_topk", "16", false},      {"dspark_block_size", "0", false}, {"candidate_source_layer_id", "-1", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if ((digest_of_text(with(nano, cases[i].key, cases[i].value)) == digest) != cases[i].same)
+            fail_msg("%s = %s", cases[i].key, cases[i].value);
+}
+
+/* Every byte of the struct is in the digest but for those named here: a new field is forgotten by nobody. */
+static void digest_covers_the_struct(void **state) {
+    (void)state;
+    typedef di_model_config C;
+    static C config;
+    static const struct {
+        size_t from, to;
+    } left_out[] = {
+        {offsetof(C, max_position_embeddings), offsetof(C, candidate_source_layer)},
+        {offsetof(C, layers[10]), offsetof(C, cut)},
+        {offsetof(C, engram_layers[2]), offsetof(C, engram_rows)},
+        {offsetof(C, engram_rows[2]), offsetof(C, engram_max_ngram)},
+        {offsetof(C, tap_layers[3]), offsetof(C, has_vision)},
+        {offsetof(C, has_vision) + 1, offsetof(C, vision_layers)}, /* padding */
+        {offsetof(C, bos_token_id), sizeof(C)},
+    };
+    static const size_t counts[] = {offsetof(C, num_hidden_layers), offsetof(C, engram_layer_count),
+                                    offsetof(C, tap_count)};
+    di_error error;
+    if (parse(nano, &config, &error) != DI_OK) fail_msg("%s", error.message);
+    assert_int_equal(config.num_hidden_layers, 10);
+    assert_int_equal(config.engram_layer_count, 2);
+    assert_int_equal(config.tap_count, 3);
+    uint64_t digest = di_model_config_digest(&config);
+    for (size_t at = 0; at < sizeof(C); at++) {
+        bool out = false, skip = false;
+        for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
+            out = out || (at >= left_out[i].from && at < left_out[i].to);
+        for (size_t i = 0; i < 3; i++) skip = skip || (at > counts[i] && at < counts[i] + 4); /* beyond the arrays */
+        if (skip) continue;
+        ((uint8_t *)&config)[at] ^= 1;
+        if ((di_model_config_digest(&config) == digest) != out) fail_msg("byte %zu of di_model_config", at);
+        ((uint8_t *)&config)[at] ^= 1;
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_nano),
@@ -530,6 +596,8 @@ int main(void) {
         cmocka_unit_test(refuses_every_cut),
         cmocka_unit_test(reads_generation_config),
         cmocka_unit_test(refuses_what_is_no_file),
+        cmocka_unit_test(digest_is_of_values),
+        cmocka_unit_test(digest_covers_the_struct),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

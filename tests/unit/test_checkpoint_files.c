@@ -101,29 +101,90 @@ static void finds_the_bytes(void **state) {
     di_checkpoint_close(checkpoint);
 }
 
+/* threads 0: without a scan. */
+static uint64_t digest_after_scan(const char *path, int threads) {
+    di_checkpoint *checkpoint = open_folder(path, false, 0);
+    uint64_t digest;
+    di_error error = {0};
+    if (threads) {
+        di_pool *pool;
+        assert_int_equal(di_pool_new(threads, &pool, &error), DI_OK);
+        if (di_checkpoint_scan(checkpoint, pool, &error) != DI_OK) fail_msg("%s", error.message);
+        di_pool_free(pool);
+    }
+    if (di_checkpoint_digest(checkpoint, &digest, &error) != DI_OK) fail_msg("%s", error.message);
+    di_checkpoint_close(checkpoint);
+    return digest;
+}
+
 static void same_digest_in_any_layout(void **state) {
     (void)state;
-    di_checkpoint *checkpoint = open_folder(NANO, false, 0);
-    uint64_t digest = di_checkpoint_digest(checkpoint);
-    di_checkpoint_close(checkpoint);
-    assert_true(digest != 0);
+    uint64_t digest = digest_after_scan(NANO, 0);
 
     di_folder folder = di_folder_new(NANO); /* without index; "model." before a name; header padded to odd alignment */
     di_folder_remove(&folder, INDEX);
     di_folder_replace_header(&folder, SHARD_1, "\"embed.weight\"", "\"model.embed.weight\"");
     di_folder_replace_header(&folder, SHARD_2, "{", "{ ");
-    checkpoint = open_folder(folder.path, false, 0);
+    di_checkpoint *checkpoint = open_folder(folder.path, false, 0);
     di_error error = {0};
     if (di_checkpoint_verify(checkpoint, load_config(folder.path), &error) != DI_OK) fail_msg("%s", error.message);
-    assert_true(di_checkpoint_digest(checkpoint) == digest);
+    for (int threads = 0; threads <= 3; threads++) assert_true(digest_after_scan(folder.path, threads) == digest);
     assert_non_null(di_checkpoint_find(checkpoint, "embed.weight"));
     di_checkpoint_close(checkpoint);
 
     const uint8_t other = 0x55;
     di_folder_poke(&folder, SHARD_4, 100000, &other, 1);
-    checkpoint = open_folder(folder.path, false, 0);
-    assert_true(di_checkpoint_digest(checkpoint) != digest);
-    di_checkpoint_close(checkpoint);
+    assert_true(digest_after_scan(folder.path, 0) != digest);
+    di_folder_delete(&folder);
+}
+
+/* Changes `length` bytes at `offset` of the data; the digest must be another one until they are as before. */
+static void expect_noticed(const di_folder *folder, uint64_t data, uint64_t offset, size_t length, uint64_t digest) {
+    uint8_t bytes[16384];
+    assert_true(length <= sizeof bytes);
+    memset(bytes, 0x11, length);
+    di_folder_poke(folder, "a.safetensors", data + offset, bytes, length);
+    for (int threads = 0; threads <= 2; threads += 2)
+        if (digest_after_scan(folder->path, threads) == digest)
+            fail_msg("%zu bytes at %llu are not noticed", length, (unsigned long long)offset);
+    memset(bytes, 0, length);
+    di_folder_poke(folder, "a.safetensors", data + offset, bytes, length);
+}
+
+/* However large a checkpoint is, every byte counts; of a large Engram table every stretch longer than the way from one
+ * sample to the next. */
+static void digest_covers_large_tensors(void **state) {
+    (void)state;
+    enum { MATRIX = 70 << 20, TABLE = 20 << 20, SMALL = 5000, PIECE = 256 << 10, STRETCH = TABLE / 4095 + 4096 };
+    char header[512];
+    snprintf(header, sizeof header,
+             "{\"embed.weight\":{\"dtype\":\"BF16\",\"shape\":[%d],\"data_offsets\":[0,%d]},"
+             "\"layers.1.engram.embed.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[%d],\"data_offsets\":[%d,%d]},"
+             "\"layers.2.engram.embed.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[%d],\"data_offsets\":[%d,%d]}}",
+             MATRIX / 2, MATRIX, TABLE, MATRIX, MATRIX + TABLE, SMALL, MATRIX + TABLE, MATRIX + TABLE + SMALL);
+    di_folder folder = di_folder_new(NULL);
+    di_folder_write_shard(&folder, "a.safetensors", header, 0);
+    uint64_t data = 8 + strlen(header);
+    di_folder_resize(&folder, "a.safetensors", data + MATRIX + TABLE + SMALL);
+    uint64_t digest = digest_after_scan(folder.path, 0);
+    for (int threads = 1; threads <= 3; threads++) assert_true(digest_after_scan(folder.path, threads) == digest);
+    static const uint64_t bytes[] = {0,
+                                     1,
+                                     PIECE - 1,
+                                     PIECE,
+                                     12345678,
+                                     MATRIX / 2,
+                                     MATRIX - 1,
+                                     MATRIX,
+                                     MATRIX + TABLE - 1,
+                                     MATRIX + TABLE,
+                                     MATRIX + TABLE + 4096,
+                                     MATRIX + TABLE + SMALL - 1};
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) expect_noticed(&folder, data, bytes[i], 1, digest);
+    static const uint64_t stretches[] = {4000, 7654321, TABLE / 2, TABLE - STRETCH};
+    for (size_t i = 0; i < sizeof stretches / sizeof *stretches; i++)
+        expect_noticed(&folder, data, MATRIX + stretches[i], STRETCH, digest);
+    assert_true(digest_after_scan(folder.path, 2) == digest);
     di_folder_delete(&folder);
 }
 
@@ -395,7 +456,8 @@ static void reads_headers_only(void **state) {
     assert_int_equal(di_checkpoint_bytes(checkpoint), 5683572);
     assert_null(di_checkpoint_find(checkpoint, "embed.weight")->data);
     assert_non_null(di_checkpoint_find(checkpoint, "layers.1.engram.embed.scale")->data);
-    assert_true(di_checkpoint_digest(checkpoint) != 0);
+    uint64_t digest;
+    assert_int_equal(di_checkpoint_digest(checkpoint, &digest, &error), DI_OK);
     di_text_free(&missing);
     di_checkpoint_close(checkpoint);
     di_folder_delete(&folder);
@@ -461,6 +523,7 @@ int main(void) {
         cmocka_unit_test(opens_models),
         cmocka_unit_test(finds_the_bytes),
         cmocka_unit_test(same_digest_in_any_layout),
+        cmocka_unit_test(digest_covers_large_tensors),
         cmocka_unit_test(allows_holes_and_links),
         cmocka_unit_test(refuses_truncated_shards),
         cmocka_unit_test(refuses_odd_shards),

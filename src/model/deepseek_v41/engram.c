@@ -7,6 +7,7 @@
  */
 #include "model/deepseek_v41/v41.h"
 
+#include "base/digest.h"
 #include "base/find.h"
 #include "base/json.h"
 
@@ -257,6 +258,21 @@ di_status v41_engram_open(v41_model *m, const char *folder, const di_tokenizer *
     bool made_up = !file && !tokenizer && m->base.options.dummy;
     status = file ? read_file(path, e, c, error) : made_up ? make_up(e, c, error) : derive(e, c, tokenizer, error);
     return status ? status : set_offsets(e, c, error);
+}
+
+uint64_t v41_engram_digest(const v41_model *m) {
+    const di_model_config *c = &m->base.config;
+    const v41_engram *e = &m->engram;
+    uint64_t digest = di_digest_u64(0, c->engram_layer_count);
+    if (!c->engram_layer_count) return digest;
+    for (uint32_t id = 0; id < c->vocab_size; id++) digest = di_digest_u64(digest, (uint32_t)e->token_map[id]);
+    digest = di_digest_u64(digest, (uint32_t)e->pad);
+    for (uint32_t i = 0; i < c->engram_layer_count; i++) {
+        const struct v41_engram_layer *layer = &e->layers[i];
+        for (uint32_t k = 0; k < e->columns; k++) digest = di_digest_u64(digest, layer->primes[k]);
+        for (uint32_t k = 0; k < e->ngram; k++) digest = di_digest_u64(digest, layer->multipliers[k]);
+    }
+    return digest;
 }
 
 void v41_engram_rows(const v41_engram *e, size_t layer, const int32_t *ids, size_t look_back, size_t count,

@@ -3,12 +3,24 @@
 
 #include <stdlib.h>
 
+#include "base/digest.h"
+
 static void v41_close(di_model *model) {
     v41_model *m = (v41_model *)model;
     for (size_t i = 0; i < m->owned_count; i++) model->backend->ops->free_weight(model->backend, m->owned[i]);
     free(m->owned);
     di_arena_free(m->arena);
     free(m);
+}
+
+/* Everything that a state depends on beside the ids: weights, what is done with them, and the rows of the tables. */
+static di_status identify(v41_model *m, const di_model_source *source, di_error *error) {
+    uint64_t weights;
+    di_status status = di_checkpoint_digest(source->checkpoint, &weights, error);
+    if (status) return status;
+    m->base.digest = di_digest_u64(weights, di_model_config_digest(&m->base.config));
+    m->base.digest = di_digest_u64(m->base.digest, v41_engram_digest(m));
+    return DI_OK;
 }
 
 static di_status open_parts(v41_model *m, const di_model_source *source, di_error *error) {
@@ -30,6 +42,7 @@ static di_status open_parts(v41_model *m, const di_model_source *source, di_erro
     v41_frequencies(c, true, m->frequency[1]);
     di_status status = v41_make_layout(m, error);
     if (!status) status = v41_engram_open(m, source->folder, source->tokenizer, error);
+    if (!status) status = identify(m, source, error);
     return status ? status : v41_load(m, source->checkpoint, error);
 }
 
@@ -58,7 +71,6 @@ static di_status v41_open(const di_model_source *source, di_model **model, di_er
     m->base.config = *source->config;
     m->base.options = *source->options;
     m->base.backend = source->backend;
-    m->base.digest = di_checkpoint_digest(source->checkpoint);
     uint32_t keep = source->options->keep ? source->options->keep : source->config->sliding_window + 12;
     m->base.keep = source->options->compact ? keep : 0;
     status = open_parts(m, source, error);

@@ -107,6 +107,8 @@ di_status v41_make_layout(v41_model *m, di_error *error);
 void v41_frequencies(const di_model_config *config, bool yarn, float *out);
 /* engram.c: from FOLDER/engram.json if it is there, else derived from the tokenizer by the official rule. */
 di_status v41_engram_open(v41_model *m, const char *folder, const di_tokenizer *tokenizer, di_error *error);
+/* Of the map from token ids to table rows. */
+uint64_t v41_engram_digest(const v41_model *m);
 /* Table rows of `count` positions: ids[-look_back .. count-1] compressed ids, oldest first (-1 = dead or missing).
  * rows: [count][columns]. */
 void v41_engram_rows(const v41_engram *e, size_t layer, const int32_t *ids, size_t look_back, size_t count,
