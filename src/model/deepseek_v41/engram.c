@@ -11,6 +11,7 @@
 #include "base/find.h"
 #include "base/json.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,10 +156,37 @@ static di_status read_token_map(const engram_file *f, const di_json *root, v41_e
             return bad_field(f, "token_map", "compressed ids below engram_compressed_vocab_size");
         e->token_map[i++] = (int32_t)value;
     }
-    if (!di_json_int64(di_json_get(root, "pad_id"), &value) || value < 0 || value >= c->engram_compressed_vocab_size)
-        return bad_field(f, "pad_id", "a compressed id");
-    e->pad = (int32_t)value;
+    e->pad = e->token_map[c->engram_pad_id];
     return DI_OK;
+}
+
+/* What the file says beside the map must be what config and map say, as far as it says it. */
+static di_status check_field(const engram_file *f, const di_json *object, const char *name, uint64_t wanted,
+                             const char *because) {
+    const di_json *node = di_json_get(object, name);
+    uint64_t value;
+    if (!node || (di_json_uint64(node, &value) && value == wanted)) return DI_OK;
+    return di_fail(f->error, DI_ERR_CHECKPOINT, name, "%s: %s must be %" PRIu64 ": %s", f->path, name, wanted, because);
+}
+
+static di_status check_head(const engram_file *f, const di_json *root, const v41_engram *e, const di_model_config *c) {
+    const struct {
+        const char *name;
+        uint64_t wanted;
+        const char *because;
+    } rows[] = {
+        {"version", 1, "no other version of this file is known"},
+        {"compressed_vocab_size", c->engram_compressed_vocab_size,
+         "so says engram_compressed_vocab_size in config.json"},
+        {"max_ngram_size", c->engram_max_ngram, "so says engram_max_ngram_size in config.json"},
+        {"n_heads", c->engram_n_heads, "so says engram_n_heads in config.json"},
+        {"head_dim", c->engram_head_dim, "so says engram_head_dim in config.json"},
+        {"pad_id", (uint64_t)e->pad, "so says token_map for engram_pad_token_id of config.json"},
+    };
+    di_status status = DI_OK;
+    for (size_t i = 0; !status && i < sizeof rows / sizeof *rows; i++)
+        status = check_field(f, root, rows[i].name, rows[i].wanted, rows[i].because);
+    return status;
 }
 
 static di_status read_primes(const engram_file *f, const di_json *layer, v41_engram *e, uint64_t *primes) {
@@ -176,8 +204,24 @@ static di_status read_primes(const engram_file *f, const di_json *layer, v41_eng
     return DI_OK;
 }
 
-static di_status read_layer(const engram_file *f, const di_json *layer, v41_engram *e, size_t i) {
-    di_status status = read_primes(f, layer, e, e->layers[i].primes);
+/* Where each column begins, if the file says it: the sum of the primes before. */
+static di_status check_offsets(const engram_file *f, const di_json *layer, const v41_engram *e, size_t i) {
+    const di_json *offsets = di_json_get(layer, "offsets");
+    uint64_t sum = 0, value, column = 0;
+    if (!offsets) return DI_OK;
+    bool right = offsets->type == DI_JSON_ARRAY && offsets->count == e->columns;
+    for (const di_json *offset = offsets->first; right && offset; offset = offset->next) {
+        right = di_json_uint64(offset, &value) && value == sum;
+        sum += e->layers[i].primes[column++];
+    }
+    return right ? DI_OK : bad_field(f, "layers[].offsets", "for each column the sum of the primes before it");
+}
+
+static di_status read_layer(const engram_file *f, const di_json *layer, v41_engram *e, const di_model_config *c,
+                            size_t i) {
+    di_status status = check_field(f, layer, "rows", c->engram_rows[i], "so says engram_num_embeddings in config.json");
+    if (!status) status = read_primes(f, layer, e, e->layers[i].primes);
+    if (!status) status = check_offsets(f, layer, e, i);
     if (status) return status;
     const di_json *multipliers = di_json_get(layer, "multipliers");
     if (!multipliers || multipliers->type != DI_JSON_ARRAY || multipliers->count != e->ngram)
@@ -185,10 +229,10 @@ static di_status read_layer(const engram_file *f, const di_json *layer, v41_engr
     uint32_t s = 0;
     for (const di_json *m = multipliers->first; m; m = m->next) {
         char *end = NULL;
-        if (m->type != DI_JSON_STRING && m->type != DI_JSON_NUMBER)
-            return bad_field(f, "layers[].multipliers[]", "a decimal string");
+        bool digits = (m->type == DI_JSON_STRING || m->type == DI_JSON_NUMBER) && *m->text >= '0' && *m->text <= '9';
+        if (!digits) return bad_field(f, "layers[].multipliers[]", "a decimal string");
         e->layers[i].multipliers[s] = strtoull(m->text, &end, 10);
-        if (!m->length || *end || e->layers[i].multipliers[s] > INT64_MAX)
+        if (*end || e->layers[i].multipliers[s] > INT64_MAX)
             return bad_field(f, "layers[].multipliers[]", "a decimal string below 2^63");
         s++;
     }
@@ -202,13 +246,14 @@ static di_status read_file(const char *path, v41_engram *e, const di_model_confi
     const di_json *root = NULL;
     di_status status = di_json_parse_file(arena, path, (size_t)1 << 30, 0, &root, error);
     if (!status) status = read_token_map(&f, root, e, c);
+    if (!status) status = check_head(&f, root, e, c);
     for (uint32_t i = 0; !status && i < c->engram_layer_count; i++) {
         const di_json *layers = di_json_get(root, "layers"), *found = NULL;
         for (const di_json *layer = layers ? layers->first : NULL; layer; layer = layer->next) {
             int64_t number;
             if (di_json_int64(di_json_get(layer, "layer"), &number) && number == c->engram_layers[i]) found = layer;
         }
-        status = found ? read_layer(&f, found, e, i) : bad_field(&f, "layers", "a list with every Engram layer");
+        status = found ? read_layer(&f, found, e, c, i) : bad_field(&f, "layers", "a list with every Engram layer");
     }
     di_arena_free(arena);
     return status;
@@ -219,10 +264,14 @@ static di_status read_file(const char *path, v41_engram *e, const di_model_confi
 static di_status set_offsets(v41_engram *e, const di_model_config *c, di_error *error) {
     for (uint32_t i = 0; i < c->engram_layer_count; i++) {
         uint64_t sum = 0;
+        bool fits = true; /* primes from a file may be anything; their sum must not wrap */
         for (uint32_t column = 0; column < e->columns; column++) {
             e->layers[i].offsets[column] = sum;
-            sum += e->layers[i].primes[column];
+            fits = fits && !__builtin_add_overflow(sum, e->layers[i].primes[column], &sum);
         }
+        if (!fits)
+            return di_fail(error, DI_ERR_CHECKPOINT, "layers[].primes",
+                           "the primes of layer %u add up to more than any table has rows", c->engram_layers[i]);
         if (sum != c->engram_rows[i])
             return di_fail(error, DI_ERR_CHECKPOINT, "engram_num_embeddings",
                            "the hash of layer %u spans %llu rows, the config says %llu", c->engram_layers[i],
