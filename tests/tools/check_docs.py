@@ -3,9 +3,10 @@
 
 usage: check_docs.py SOURCE_ROOT [BUILD_ROOT]
 
-Paths and links in README.md, AGENTS.md, CONTRIBUTING.md and docs/ exist; a function named beside a source file is in it; the
-README's example is examples/embed.c; AGENTS.md has at most 60 lines.
+Paths and links in every .md of the tree exist; a function named beside a source file is in it; the README's example is
+examples/embed.c; AGENTS.md has at most 60 lines.
 """
+import os
 import pathlib
 import re
 import sys
@@ -13,10 +14,20 @@ import sys
 KNOWN = ("src/", "tests/", "docs/", "include/", "models/", "scripts/", "examples/", "bench/", ".ci/")
 
 
+def find_documents(root):
+    """Every .md, but for what is built or hidden."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [f for f in folders if not f.startswith(".") and not (folder == str(root) and f in ("build", "dist"))]
+        found += [pathlib.Path(folder, name) for name in names if name.endswith(".md")]
+    return sorted(found)
+
+
 def check_paths(root, document, text, faults):
     for match in re.finditer(r"`([^`\s]+)`|\]\(([^)#]+)\)", text):
         name = match[1] or match[2]
-        if match[1] and not name.startswith(KNOWN) or match[2] and "://" in name:
+        document_named = name.endswith(".md") and "/" in name
+        if match[1] and not name.startswith(KNOWN) and not document_named or match[2] and "://" in name:
             continue
         base = root if match[1] else document.parent
         pattern = re.sub(r"<[a-z]+>", "*", name)
@@ -42,7 +53,7 @@ def check_measure(root, faults):
 def main():
     root = pathlib.Path(sys.argv[1]).resolve()
     faults = []
-    documents = [root / n for n in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((root / "docs").glob("*.md"))
+    documents = find_documents(root)
     for document in documents:
         text = document.read_text(encoding="utf-8")
         check_paths(root, document, text, faults)
