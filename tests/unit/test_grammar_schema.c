@@ -449,8 +449,8 @@ static void test_minimum_keys(void **state) {
         "{\"minProperties\":3,\"type\":[\"object\",\"null\"],\"properties\":{\"a\":false,\"b\":false}}",
         "{\"minProperties\":2,\"dependentSchemas\":{\"b\":false}}",
         "{\"minProperties\":2,\"dependentRequired\":{\"a\":[\"b\"]}}",
-        "{\"minProperties\":2,\"properties\":{\"b\":{\"$ref\":\"#/$defs/n\"}},\"$defs\":{\"n\":{\"type\":\"object\","
-        "\"required\":[\"a\"],\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"}}}}}",
+        ("{\"minProperties\":2,\"properties\":{\"b\":{\"$ref\":\"#/$defs/n\"}},\"$defs\":{\"n\":{\"type\":\"object\","
+         "\"required\":[\"a\"],\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"}}}}}"),
     };
     for (size_t i = 0; i < sizeof short_of_keys / sizeof *short_of_keys; i++)
         refused(DI_GRAMMAR_JSON_SCHEMA, short_of_keys[i], DI_REASON_UNSUPPORTED, "/minProperties");
