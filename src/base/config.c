@@ -295,7 +295,8 @@ static di_status load_line(di_config *config, char *line, size_t number, size_t 
 di_status di_config_load_file(di_config *config, const char *path, bool again, di_error *error) {
     char *data;
     size_t length;
-    di_status status = (di_status)(again ? di_read_file : di_read_source)(path, FILE_LIMIT, &data, &length, error);
+    di_status status = again ? (di_status)di_read_file(path, FILE_LIMIT, &data, &length, error)
+                             : (di_status)di_read_source(path, FILE_LIMIT, &data, &length, error);
     if (status != DI_OK) return status;
     size_t bad = di_utf8_validate(data, length), zero = strlen(data);
     if (bad < length || zero < length) {

@@ -189,7 +189,7 @@ static di_status read_source(const di_json *object, di_grammar_source *source, d
         return di_fail(error, DI_ERR_INVALID_ARGUMENT, names[given], "%s must be a string, not %s", names[given],
                        di_json_type_name(value->type));
     }
-    options o;
+    options o = {0};
     di_status status = text_member(object, "dialect", &o.dialect, error);
     if (status == DI_OK) status = text_member(object, "order", &o.order, error);
     if (status == DI_OK) status = text_member(object, "profile", &o.profile, error);

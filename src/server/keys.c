@@ -89,7 +89,8 @@ void di_warn_public_file(di_log *log, const char *path) {
 static di_status read_file(di_keys *keys, const char *path, bool again, di_log *log, di_error *error) {
     char *data = NULL;
     size_t length = 0;
-    di_status status = (di_status)(again ? di_read_file : di_read_source)(path, FILE_BYTES, &data, &length, error);
+    di_status status = again ? (di_status)di_read_file(path, FILE_BYTES, &data, &length, error)
+                             : (di_status)di_read_source(path, FILE_BYTES, &data, &length, error);
     if (status == DI_OK) di_warn_public_file(log, path);
     size_t before = keys->count;
     unsigned number = 1;
