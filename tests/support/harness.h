@@ -44,7 +44,7 @@ void di_harness_feed(di_harness *harness, di_state *state, const int32_t *ids, s
                      float *logits);
 /* Runs what was added to harness->step, to its end. */
 void di_harness_run_step(di_harness *harness);
-/* XXH64 of the serialised state. */
+/* XXH64 of the serialised state, without the digest of the model in its header. */
 uint64_t di_harness_state_hash(di_state *state);
 /* XXH64 of a page's bytes. */
 uint64_t di_harness_page_hash(di_harness *harness, const di_page *page);

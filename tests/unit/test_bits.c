@@ -20,13 +20,13 @@
 enum { PROMPT = 300, MAX_ROWS = 320 };
 
 /* XXH64 of the logits of all PROMPT rows and of the state after them. Every machine, compiler and instruction set must
- * give these. */
+ * give these. States are hashed without the digest of the model in their header. */
 static const struct model_case {
     const char *folder;
     uint64_t logits, state, compact_logits, compact_state;
 } MODELS[] = {
-    {NANO, 0x6234fcbf5a4947fa, 0xd9758e5040cc17df, 0x155f31d436f48fc0, 0x7d55a84771a01b97},
-    {TINY, 0x14ee3c0284d87696, 0x73006b3eed748b14, 0xa35054ff056627bc, 0x0039f06090ea7627},
+    {NANO, 0x6234fcbf5a4947fa, 0xfc6a0d6fe36d055a, 0x155f31d436f48fc0, 0x213051f8dd590890},
+    {TINY, 0x14ee3c0284d87696, 0x2de1952eab7b30e6, 0xa35054ff056627bc, 0x8f6cb57455a18504},
 };
 /* Under a sanitizer the embedded model has its golden hashes and its instruction sets only. */
 enum { MODEL_COUNT = 2, MOST_MODELS = DI_TEST_SLOW ? 1 : MODEL_COUNT };

@@ -406,10 +406,10 @@ static void costs_are_measured_when_all_are_told_their_end(void **state) {
 
 /* ---------------------------------------------------------------- calibration */
 
-/* Confidences of a first record with this file; the tokens are the same whatever it holds. */
+/* Confidences of a first record with this file, NULL: none is named; the tokens are the same whatever it holds. */
 static void run_calibrated(const char *folder, const char *file, const di_job *job, told *known, told *got) {
-    di_option options[] = {{"spec", "4"}, {"draft-calibration", file}, {"log-level", "error"}};
-    di_engine *engine = di_open_with(folder, options, 3);
+    di_option options[] = {{"spec", "4"}, {"log-level", "error"}, {"draft-calibration", file}};
+    di_engine *engine = di_open_with(folder, options, file ? 3 : 2);
     ask_for_records(engine, job, known->count ? known : got, known->count > 0, got);
     if (known->count) assert_memory_equal(known->ids, got->ids, sizeof got->ids);
     di_close(engine);
@@ -473,7 +473,7 @@ static void calibration_is_read(void **state) {
         write_calibration(&folder, "temperatures", broken[i], digest);
         refuse_calibration(path);
         write_calibration(&folder, "draft_calibration.json", broken[i], digest);
-        run_calibrated(folder.path, "", &job, &known, &got); /* it was not asked for */
+        run_calibrated(folder.path, NULL, &job, &known, &got); /* it was not asked for */
         expect_temperature(&plain, &got, 1);
     }
     write_calibration(&folder, "temperatures", CALIBRATION "[2, 2, 2, 2, 2]}", digest + 1); /* other weights */
@@ -482,7 +482,7 @@ static void calibration_is_read(void **state) {
     refuse_calibration("/nonexistent");
 
     write_calibration(&folder, "draft_calibration.json", CALIBRATION "[0.5, 0.5, 0.5, 0.5, 0.5]}", digest);
-    run_calibrated(folder.path, "", &job, &known, &got); /* found beside the weights */
+    run_calibrated(folder.path, NULL, &job, &known, &got); /* found beside the weights */
     expect_temperature(&plain, &got, 0.5);
     run_calibrated(folder.path, "off", &job, &known, &got);
     expect_temperature(&plain, &got, 1);
