@@ -15,8 +15,8 @@ di_status di_find_file(const char *path, bool *found, di_error *error) {
         return di_fail_errno(error, DI_ERR_IO, path, reason, "cannot examine %s", path);
     }
     if (!S_ISREG(info.st_mode))
-        return di_fail(error, DI_ERR_IO, path, "%s is %s; it must be a plain file", path,
-                       S_ISDIR(info.st_mode) ? "a folder" : "no plain file");
+        return di_fail(error, DI_ERR_IO, path, "%s is not a plain file; %s cannot be read here", path,
+                       S_ISDIR(info.st_mode) ? "a folder" : "a pipe or device");
     *found = true;
     return DI_OK;
 }

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# labels: long
 """Every field of every endpoint, as docs/api.md lists them, with wrong values over HTTP: 4xx in the interface's own shape, the field named."""
 
 import json

@@ -51,7 +51,7 @@ static void found_absent_or_refused(void **state) {
     expect("nowhere", DI_ERR_NOT_FOUND, false, "a link to something that is not there");
     expect("below", DI_ERR_NOT_FOUND, false, "a link to something that is not there");
     expect("circle", DI_ERR_IO, false, "cannot examine");
-    expect("pipe", DI_ERR_IO, false, "no plain file");
+    expect("pipe", DI_ERR_IO, false, "is not a plain file");
     expect("folder", DI_ERR_IO, false, "a folder");
     di_folder_delete(&folder);
 }

@@ -162,6 +162,7 @@ static void faults_stand_where_plain_decoding_meets_them(void **state) {
     };
     uint32_t failed = 0, stopped = 0, drafted = 0;
     for (size_t e = 0; e < sizeof engines / sizeof *engines; e++) {
+        if (di_test_slow() && e && e != 3 && e != 5) continue;
         di_engine *engine = di_open_with(TINY, engines[e], 2);
         di_request *requests[FAULTY];
         for (uint32_t i = 0; i < FAULTY; i++) {
@@ -182,7 +183,7 @@ static void faults_stand_where_plain_decoding_meets_them(void **state) {
         drafted += di_engine_counter(engine, DI_COUNT_DRAFTED) > 0;
         di_close(engine);
     }
-    assert_true(failed > FAULTY / 2 && stopped > 1 && drafted >= 3);
+    assert_true(failed > FAULTY / 2 && stopped > 1 && drafted >= (di_test_slow() ? 1 : 3));
 }
 
 static void nano_with_its_random_head(void **state) {
