@@ -227,6 +227,7 @@ void di_record_request(di_engine *engine, const di_request *request) {
                         : request->status == DI_ERR_CANCELLED ? DI_COUNT_CANCELS
                                                               : DI_COUNT_REQUESTS_FAILED;
     di_count(&engine->metrics, how, 1);
+    if (request->numeric_fault) di_count(&engine->metrics, DI_COUNT_NUMERIC_FAULTS, 1);
     di_observe(&engine->metrics, DI_HISTOGRAM_REQUEST_TIME, t->total_ms / 1000);
     di_text line = {0};
     di_json_writer w;

@@ -148,6 +148,7 @@ struct di_request {
     int32_t failed_sample;             /* engine: whose error the request has, if it has one and still runs */
     uint32_t tenant_place;             /* engine: in engine->tenants; UINT32_MAX: none (not enqueued, or finished) */
     bool prompt_done, draft_records;   /* engine; fixed */
+    bool numeric_fault;                /* engine: it, or one of its samples, met NaN or infinity */
     int32_t stop_arm;                  /* fixed */
     uint64_t max_tokens;               /* fixed: after the cut to the context */
     uint64_t seed;                     /* fixed */

@@ -68,12 +68,12 @@ static uint32_t compact_from(const di_engine *engine, const di_request *request)
 }
 
 static void fail_request(di_engine *engine, di_request *request, const di_error *error) {
-    if (error->status == DI_ERR_NUMERIC) di_count(&engine->metrics, DI_COUNT_NUMERIC_FAULTS, 1);
+    request->numeric_fault |= error->status == DI_ERR_NUMERIC;
     di_finish_request(engine, request, DI_FINISH_ERROR, error);
 }
 
 static void fail_sample(di_engine *engine, di_sequence *s, const di_error *error) {
-    if (error->status == DI_ERR_NUMERIC) di_count(&engine->metrics, DI_COUNT_NUMERIC_FAULTS, 1);
+    s->request->numeric_fault |= error->status == DI_ERR_NUMERIC;
     di_fail_sample(engine, s, error);
 }
 

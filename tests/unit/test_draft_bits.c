@@ -290,7 +290,7 @@ static void states_move_between_engines(void **state) {
             assert_true(di_state_read_rest(d, rest.data, rest.length));
             serialise(d, &again);
             if (!without)
-                assert_int_equal(di_harness_state_hash(b), XXH64(again.data, again.length, 0));
+                assert_int_equal(di_harness_state_hash(b), di_harness_state_hash(d));
             else
                 assert_memory_equal(again.data + 144, from_off.data + 144, from_off.length - 144);
         }
