@@ -541,8 +541,9 @@ static void nan_fails_only_its_own_request(void **state) {
 static void no_memory_for_pages_fails_who_needs_one(void **state) {
     (void)state;
     enum { JOBS = 2 };
-    static const di_option options[] = {{"context", "4096"}, {"cache-ram", "0"}, {"max-rows", "128"}};
-    di_engine *engine = di_open_with(NANO, options, 3);
+    static const di_option options[] = {
+        {"context", "4096"}, {"cache-ram", "0"}, {"max-rows", "128"}, {"max-gap", "60000"}};
+    di_engine *engine = di_open_with(NANO, options, 4);
     di_outcome alone[JOBS], got[JOBS] = {0};
     di_job jobs[JOBS];
     di_gate_on(engine, false);
