@@ -141,7 +141,7 @@ class Usage(Case):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "out")
             limited = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-            for more, says in ((("generate", "--json", "--output", file), str(file)), (("generate", "--ignore-eos", "--max-tokens", "200", "--output", file), str(file)),
+            for more, says in ((("generate", "--json", "--max-tokens", "20", "--output", file), str(file)), (("generate", "--ignore-eos", "--max-tokens", "200", "--output", file), str(file)),
                                (("score", "--logits", file), str(file))):
                 file.unlink(missing_ok=True)
                 done = subprocess.run([common.BINARY, more[0], NANO, "--prompt", "Hello", *map(str, more[1:])], stdin=subprocess.DEVNULL, capture_output=True,
